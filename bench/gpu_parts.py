@@ -275,28 +275,36 @@ def predictions(session: Session) -> None:
 
 def ranks(session: Session) -> None:
     """Several ranks on one card, and NCCL with one rank, have the losses of one rank."""
-    steps = 3 if session.small else 10
-    with tempfile.TemporaryDirectory() as folder:
-        at = Path(folder)
-        data = at / "d.h5"
-        _data(data, "lenet5", 128)
-        first: list[float] = []
-        for count, transport, strategy in ((1, "staged", "data"), (1, "nccl", "data"),
-                                           (2, "staged", "data"), (2, "staged", "filter"),
-                                           (2, "staged", "spatial"), (4, "staged", "data")):
-            plan = at / f"{strategy}{count}.json"
-            _hpcpar("plan", "--network", "lenet5", "--ranks", count, "--batch", 64, "--strategy",
-                    strategy, "-o", plan)
-            losses = json.loads(_hpcpar(
-                "run", "--plan", plan, "--data", data, "--steps", steps, "--device", "gpu",
-                "--transport", transport, "--json", ranks=count))["losses"]
-            first = first or losses
-            off = float(np.abs(np.array(losses) / np.array(first) - 1).max())
-            session.rows.append({"ranks": count, "transport": transport, "strategy": strategy,
-                                 "losses off": off})
-            session.keep()
+    for name, batch, steps in (("lenet5", 64, 3 if session.small else 10),
+                               *[("resnet50", 16, 5)] * (not session.small)):
+        with tempfile.TemporaryDirectory() as folder:
+            _ranks_of(session, name, batch, steps, Path(folder))
     if any(row["losses off"] > 1e-3 for row in session.rows):
         raise SystemExit("losses differ")
+
+
+def _ranks_of(session: Session, name: str, batch: int, steps: int, folder: Path) -> None:
+    """The jobs of a network; batch normalization takes its statistics over all ranks."""
+    data = folder / "d.h5"
+    _data(data, name, 2 * batch)
+    first: list[float] = []
+    for count, transport, strategy in ((1, "staged", "data"), (1, "nccl", "data"),
+                                       (2, "staged", "data"), (2, "staged", "filter"),
+                                       (2, "staged", "spatial"), (4, "staged", "data")):
+        plan = folder / f"{strategy}{count}.json"
+        _hpcpar("plan", "--network", name, "--ranks", count, "--batch", batch, "--strategy",
+                strategy, "-o", plan)
+        begin = time.perf_counter()
+        done = json.loads(_hpcpar(
+            "run", "--plan", plan, "--data", data, "--steps", steps, "--device", "gpu",
+            "--transport", transport, "--json", ranks=count))
+        first = first or done["losses"]
+        off = float(np.abs(np.array(done["losses"]) / np.array(first) - 1).max())
+        session.rows.append({
+            "network": name, "ranks": count, "transport": transport, "strategy": strategy,
+            "losses off": off, "ms": 1e3 * done["measured_iteration_s"],
+            "job s": time.perf_counter() - begin})
+        session.keep()
 
 
 def costs(session: Session) -> None:
@@ -318,13 +326,14 @@ def costs(session: Session) -> None:
         gpu.scale(small, 1.0)
         gpu.synchronize()
 
-    found = {"launch of a kernel by CuPy": lambda: gpu.scale(small, 1.0),
-             "launch of a kernel of the project": lambda: gpu.activation_forward(
-                 "relu", (0.0, 0.0), small, small),
-             "prepared launch of a kernel of the project": gpu.bind(
-                 "activation_forward", "relu", (0.0, 0.0), small, small),
-             "launch and wait": waited,
-             "event": gpu.mark}
+    found: dict[str, Callable[[], None]] = {
+        "launch of a kernel by CuPy": lambda: gpu.scale(small, 1.0),
+        "launch of a kernel of the project": lambda: gpu.activation_forward(
+            "relu", (0.0, 0.0), small, small),
+        "prepared launch of a kernel of the project": gpu.bind(
+            "activation_forward", "relu", (0.0, 0.0), small, small),
+        "launch and wait": waited,
+        "event": gpu.mark}
     session.rows += [{"what": what, "us": 1e6 * each_s(action), "GB/s": "-"}
                      for what, action in found.items()]
     items = 1 << (12 if session.small else 28)

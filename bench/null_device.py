@@ -1,7 +1,8 @@
 """A GPU whose every call returns at once: the fake GPU of the tests without its work.
 
 `install` must run before anything imports CuPy. Arrays exist, but no kernel writes them. Each
-operation is counted by kind. A kernel's arguments are packed one by one, as CuPy packs them.
+operation is counted by kind. Arguments of kernels that are not prepared are packed one by one, as
+CuPy packs them.
 """
 
 from __future__ import annotations
@@ -26,17 +27,34 @@ def install() -> None:
     sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "pretended"))
     import cudnn
     import cupy
-    from cupy.cuda import streams
+    from cupy.cuda import driver, streams
     from nvmath.bindings import cublas
 
     _count_streams(streams)
     _count_arrays(cupy)
     cupy.RawModule.__init__ = lambda self, code, options: None
-    cupy.RawModule.get_function = lambda self, name: _launch
+    cupy.RawModule.get_function = lambda self, name: _Kernel()
+    driver.launchKernel = _counting("kernels")
     cudnn.pygraph.execute_plan_at_index = _convolve
     cupy.cuda.Graph.launch = _counting("graphs")
     for name in ("gemm_ex", "gemm_strided_batched_ex"):
         setattr(cublas, name, _counting("products"))
+
+
+#: Results of reshapes that copy.
+_copies: dict[Any, Any] = {}
+
+
+def _reshape(self: Any, *shape: Any) -> Any:
+    """A view where there is one; a copy is an operation."""
+    if self.flags.c_contiguous:
+        return np.ndarray.reshape(self, *shape)
+    key = (self.ctypes.data, self.shape, self.strides, shape)
+    if key not in _copies:
+        _copies[key] = np.ndarray.reshape(self, *shape)
+    if not np.may_share_memory(_copies[key], self):
+        counts["array operations"] += 1
+    return _copies[key]
 
 
 def _counting(kind: str, result: Any = None) -> Callable[..., Any]:
@@ -89,23 +107,33 @@ def _count_arrays(cupy: Any) -> None:
 
     cupy._call = call
     cupy.ndarray.get, cupy.ndarray.set = read, write
-    cupy.ndarray.reshape = np.ndarray.reshape
+    cupy.ndarray.reshape = _reshape
     cupy.ndarray.__setitem__ = _counting("array operations")
     for way in ("copy_to_host_async", "copy_from_host_async"):
         setattr(cupy.MemoryPointer, way, _counting("copies"))
 
 
-def _launch(grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...]) -> None:
-    counts["kernels"] += 1
-    CPointer = sys.modules["cupy.cuda.function"].CPointer
-    packed: list[Any] = []
-    for arg in args:
-        if isinstance(arg, (CPointer, np.ndarray)):
-            packed.append(arg)
-        elif isinstance(arg, float):
-            packed.append(ctypes.c_double(arg))
-        else:
-            packed.append(ctypes.c_int64(arg if isinstance(arg, int) else int(arg.view(np.int64))))
+class _Kernel:
+    """A kernel, and its handle for the driver."""
+
+    ptr = 1
+
+    @property
+    def kernel(self) -> _Kernel:
+        return self
+
+    def __call__(self, grid: tuple[int, ...], block: tuple[int, ...],
+                 args: tuple[Any, ...]) -> None:
+        counts["kernels"] += 1
+        packed: list[Any] = []
+        for arg in args:
+            if isinstance(arg, np.ndarray):
+                packed.append(arg)
+            elif isinstance(arg, float):
+                packed.append(ctypes.c_double(arg))
+            else:
+                value = arg if isinstance(arg, int) else int(arg.view(np.int64))
+                packed.append(ctypes.c_int64(value))
 
 
 def _convolve(graph: Any, variant_pack: dict[int, int], workspace: int, index: int,

@@ -7,14 +7,12 @@ implements it. Only `backend` imports CuPy and PyTorch.
 from __future__ import annotations
 
 from hpcpar.errors import InputError, unknown
+from hpcpar.kernels.conv_choice import NUMPY, TORCH, Choice, chosen
 from hpcpar.kernels.interface import Backend, MathMode
 
-#: Libraries for convolutions on CPUs.
-CPU_KERNELS = ("numpy", "torch")
 
-
-def backend(device: str, math: str = "fp32", local_rank: int = 0,
-            kernels: str = "numpy") -> Backend:
+def backend(device: str, math: str = "fp32", local_rank: int = 0, kernels: str = NUMPY,
+            calibrated: Choice | None = None) -> Backend:
     """The backend of a device.
 
     Parameters
@@ -26,7 +24,9 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0,
     local_rank
         Rank of this process on its node, which selects the GPU.
     kernels
-        Library for convolutions on a CPU, from `CPU_KERNELS`.
+        Library for convolutions on a CPU, from `conv_choice.CPU_KERNELS`.
+    calibrated
+        The machine's choice for ``auto`` (`Machine.convolutions`).
 
     Raises
     ------
@@ -38,13 +38,14 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0,
     if device == "cpu":
         if math != MathMode.FP32:
             raise InputError(f"math mode '{math}' needs a GPU; use fp32, or --device gpu")
-        if kernels == "torch":
+        choice = chosen(kernels, calibrated or {})
+        if TORCH in choice.values():
             try:
                 from hpcpar.kernels.torch_backend import TorchBackend
             except ImportError as err:
                 raise InputError(f"--kernels torch needs PyTorch ({err}); install it with: pip "
                                  "install 'hpcpar[torch]', or use --kernels numpy") from err
-            return TorchBackend()
+            return TorchBackend(choice)
         from hpcpar.kernels.numpy_backend import NumpyBackend
 
         return NumpyBackend()

@@ -1,56 +1,6 @@
-// Activation functions and their gradients over strided boxes; Backend.activation_forward has the formulas.
+// Activation functions and their gradients over strided boxes.
 #include "common.cuh"
-
-// In the order of ACTIVATIONS in interface.py.
-enum Activation { RELU, LEAKY_RELU, CLIP, SIGMOID, TANH, SILU, GELU, ELU, MISH, AFFINE };
-
-DEVICE REAL act_sigmoid(REAL x) { return (REAL)1 / ((REAL)1 + exp(-x)); }
-DEVICE REAL act_normal(REAL x) { return ((REAL)1 + erf(x * (REAL)0.70710678118654752440)) / (REAL)2; }
-DEVICE REAL act_tanh_of_gelu(REAL x) { return tanh((REAL)0.79788456080286535588 * x * ((REAL)1 + (REAL)0.044715 * x * x)); }
-DEVICE REAL act_tanh_of_mish(REAL x) { return tanh(x > (REAL)0 ? x + log1p(exp(-x)) : log1p(exp(x))); }
-
-DEVICE REAL act_value(int function, REAL a, REAL b, REAL x) {
-    switch (function) {
-        case RELU: return x < (REAL)0 ? (REAL)0 : x;
-        case LEAKY_RELU: return x > (REAL)0 ? x : a * x;
-        case CLIP: return x < a ? a : x > b ? b : x;
-        case SIGMOID: return act_sigmoid(x);
-        case TANH: return tanh(x);
-        case SILU: return x * act_sigmoid(x);
-        case GELU: return x * (a > (REAL)0 ? ((REAL)1 + act_tanh_of_gelu(x)) / (REAL)2 : act_normal(x));
-        case ELU: return b * (x > (REAL)0 ? x : a * expm1(x));
-        case MISH: return x * act_tanh_of_mish(x);
-        default: return a * x + b;
-    }
-}
-
-// k is x for SILU, GELU and MISH, otherwise f(x).
-DEVICE REAL act_gradient(int function, REAL a, REAL b, REAL k, REAL dy) {
-    const REAL one = 1;
-    switch (function) {
-        case RELU: return k > (REAL)0 ? dy : (REAL)0;
-        case LEAKY_RELU: return k > (REAL)0 ? dy : a * dy;
-        case CLIP: return k > a && k < b ? dy : (REAL)0;
-        case SIGMOID: return dy * k * (one - k);
-        case TANH: return dy * (one - k * k);
-        case SILU: {
-            const REAL s = act_sigmoid(k);
-            return dy * s * (one + k * (one - s));
-        }
-        case GELU:
-            if (a > (REAL)0) {
-                const REAL t = act_tanh_of_gelu(k);
-                return dy * (one + t + k * (one - t * t) * (REAL)0.79788456080286535588 * (one + (REAL)0.134145 * k * k)) / (REAL)2;
-            }
-            return dy * (act_normal(k) + k * exp(-k * k / (REAL)2) * (REAL)0.39894228040143267794);
-        case ELU: return dy * (k > (REAL)0 ? b : k + a * b);
-        case MISH: {
-            const REAL t = act_tanh_of_mish(k);
-            return dy * (t + k * (one - t * t) * act_sigmoid(k));
-        }
-        default: return a * dy;
-    }
-}
+#include "activation.cuh"
 
 // out may be x, and dx may be dy: each thread reads an element before it writes it.
 KERNEL activation_forward(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out), double function, double a, double b) {
@@ -64,4 +14,11 @@ KERNEL activation_backward(
         dx = act_gradient((int)function, (REAL)a, (REAL)b, kept, dy);
     };
     for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, kept), BOX5(const REAL, dy), BOX5(REAL, dx));
+}
+
+// out = f(x + y); out may be x or y.
+KERNEL add_activation(
+    const REAL *x, const REAL *y, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(y), STRIDES5(out), double function, double a, double b) {
+    const auto formula = [=](const REAL &x, const REAL &y, REAL &out) { out = act_value((int)function, (REAL)a, (REAL)b, x + y); };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(const REAL, y), BOX5(REAL, out));
 }

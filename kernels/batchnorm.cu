@@ -1,5 +1,6 @@
 // Batch normalization per channel. Sums and statistics are double for any REAL.
 #include "common.cuh"
+#include "activation.cuh"
 
 #define EXTENTS i64 images, i64 channels, i64 depth, i64 height, i64 width, i64 parts
 
@@ -63,8 +64,38 @@ DEVICE void for_share(
     }
 }
 
-// out[c][part] = (sum of x, sum of x * x), which the caller adds up; in the next kernel (sum of dy, sum of dy * (x - mean) * inv_std).
-KERNEL channel_moments(SHARED5(const REAL, x), double *out, EXTENTS) {
+// Shares count themselves in `done`, so the last one of a channel can add the sums of all, in a fixed order. `done` is 0 before and after.
+#define SUMS double *shares, unsigned *done
+
+// The sums of a channel from this share's sums: all threads get them in its last share, which returns true. Without more than one share,
+// `shares` and `done` are not used.
+DEVICE bool channel_sums(i64 c, i64 part, i64 parts, double &sum, double &products, double *shared, SUMS) {
+    sum = block_sum(sum, shared);
+    products = block_sum(products, shared);
+    if (parts == 1) return true;
+    __shared__ bool last;
+    volatile double *own = shares + c * parts * 2;  // volatile: other blocks write it during this kernel
+    if (threadIdx.x == 0) {
+        own[part * 2] = sum;
+        own[part * 2 + 1] = products;
+        __threadfence();
+        last = atomicInc(done + c, (unsigned)parts - 1) == (unsigned)parts - 1;
+        __threadfence();
+    }
+    __syncthreads();
+    if (!last) return false;
+    sum = products = 0;
+    for (i64 p = threadIdx.x; p < parts; p += blockDim.x) {
+        sum += own[p * 2];
+        products += own[p * 2 + 1];
+    }
+    sum = block_sum(sum, shared);
+    products = block_sum(products, shared);
+    return true;
+}
+
+// out[c] = (sum of x, sum of x * x); in the next kernel (sum of dy, sum of dy * (x - mean) * inv_std).
+KERNEL channel_moments(SHARED5(const REAL, x), VIEW2(double, out), SUMS, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
         double sum = 0, squares = 0;
@@ -74,17 +105,15 @@ KERNEL channel_moments(SHARED5(const REAL, x), double *out, EXTENTS) {
             squares += value * value;
         };
         FOR_SHARE(formula, ARRAY5(const REAL, x));
-        sum = block_sum(sum, shared);
-        squares = block_sum(squares, shared);
-        if (threadIdx.x == 0) {
-            out[(c * parts + part) * 2] = sum;
-            out[(c * parts + part) * 2 + 1] = squares;
+        if (channel_sums(c, part, parts, sum, squares, shared, shares, done) && threadIdx.x == 0) {
+            AT2(out, c, 0) = sum;
+            AT2(out, c, 1) = squares;
         }
     }
 }
 
 KERNEL channel_moments_backward(
-    SHARED5(const REAL, x), SHARED5(const REAL, dy), const double *mean, const double *inv_std, double *out, EXTENTS) {
+    SHARED5(const REAL, x), SHARED5(const REAL, dy), const double *mean, const double *inv_std, VIEW2(double, out), SUMS, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
         const double center = mean[c];
@@ -95,43 +124,39 @@ KERNEL channel_moments_backward(
             products += gradient * ((double)x - center);
         };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy));
-        sum = block_sum(sum, shared);
-        products = block_sum(products, shared);
-        if (threadIdx.x == 0) {
-            out[(c * parts + part) * 2] = sum;
-            out[(c * parts + part) * 2 + 1] = products * inv_std[c];
+        if (channel_sums(c, part, parts, sum, products, shared, shares, done) && threadIdx.x == 0) {
+            AT2(out, c, 0) = sum;
+            AT2(out, c, 1) = products * inv_std[c];
         }
     }
 }
 
-// Mean and 1 / sqrt(variance + eps) from sums. If `update`, `running` [2, channels] moves toward mean and unbiased variance.
-KERNEL batchnorm_statistics(
-    VIEW2(const double, moments), double *mean, double *inv_std, VIEW2(REAL, running), i64 update, i64 channels, double count, double eps,
-    double momentum) {
-    GRID_STRIDE(c, channels) {
-        const double m = AT2(moments, c, 0) / count, difference = AT2(moments, c, 1) / count - m * m;
-        // Rounding errors could make the variance of a constant channel negative. A NaN stays.
-        const double variance = difference < 0 ? 0 : difference;
-        mean[c] = m;
-        inv_std[c] = 1.0 / sqrt(variance + eps);
-        if (update) {
-            const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
-            AT2(running, 0, c) += (REAL)(momentum * (m - (double)AT2(running, 0, c)));
-            AT2(running, 1, c) += (REAL)(momentum * (unbiased - (double)AT2(running, 1, c)));
-        }
+// Statistics of a batch: if `update`, `running` [2, channels] moves toward mean and unbiased variance.
+#define STATISTICS double *mean, double *inv_std, VIEW2(REAL, running), i64 update, double count, double eps, double momentum
+
+// Mean and 1 / sqrt(variance + eps) of a channel from its sums. One thread `writes` them.
+DEVICE void find_statistics(i64 c, double sum, double squares, bool writes, double &center, double &factor, STATISTICS) {
+    center = sum / count;
+    const double difference = squares / count - center * center;
+    // Rounding errors could make the variance of a constant channel negative. A NaN stays.
+    const double variance = difference < 0 ? 0 : difference;
+    factor = 1.0 / sqrt(variance + eps);
+    if (!writes) return;
+    mean[c] = center;
+    inv_std[c] = factor;
+    if (update) {
+        const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
+        AT2(running, 0, c) += (REAL)(momentum * (center - (double)AT2(running, 0, c)));
+        AT2(running, 1, c) += (REAL)(momentum * (unbiased - (double)AT2(running, 1, c)));
     }
 }
+#define FIND_STATISTICS(...) \
+    find_statistics(__VA_ARGS__, mean, inv_std, running, running_n, running_c, update, count, eps, momentum)
 
-// out[c] = the sum of a channel's shares, in order.
-KERNEL channel_sums(const double *shares, VIEW2(double, out), i64 channels, i64 parts) {
+KERNEL batchnorm_statistics(VIEW2(const double, moments), STATISTICS, i64 channels) {
     GRID_STRIDE(c, channels) {
-        double sum = shares[c * parts * 2], products = shares[c * parts * 2 + 1];
-        for (i64 part = 1; part < parts; part++) {
-            sum += shares[(c * parts + part) * 2];
-            products += shares[(c * parts + part) * 2 + 1];
-        }
-        AT2(out, c, 0) = sum;
-        AT2(out, c, 1) = products;
+        double center, factor;
+        FIND_STATISTICS(c, AT2(moments, c, 0), AT2(moments, c, 1), true, center, factor);
     }
 }
 
@@ -177,6 +202,120 @@ KERNEL batchnorm_backward(
     }
 }
 
+// batchnorm_forward and what is before and after it: the statistics come from x if `source` is 2 (with parts = 1), from `moments` if it is 1,
+// and if it is 0, mean and inv_std have them. With y = batchnorm_forward's result, out = f(y) if `second` is 0, f(y + other) if it is 1; if it
+// is 2, out = f(y) and other = y. f is an activation, or the identity if `function` is negative.
+KERNEL batchnorm_joint_forward(
+    SHARED5(const REAL, x), SHARED5(REAL, other), SHARED5(REAL, out), const double *moments, STATISTICS, const REAL *w, const REAL *b,
+    i64 source, i64 second, double function, double p, double q, EXTENTS) {
+    __shared__ double shared[MAX_THREADS];
+    FOR_SHARES {
+        double center, inverse;
+        if (source == 0) {
+            center = mean[c];
+            inverse = inv_std[c];
+        } else {
+            double sum = 0, squares = 0;
+            if (source == 2) {
+                const auto formula = [&](const REAL &x) {
+                    const double value = (double)x;
+                    sum += value;
+                    squares += value * value;
+                };
+                FOR_SHARE(formula, ARRAY5(const REAL, x));
+                channel_sums(c, 0, 1, sum, squares, shared, nullptr, nullptr);
+            } else {
+                sum = moments[c * 2];
+                squares = moments[c * 2 + 1];
+            }
+            FIND_STATISTICS(c, sum, squares, part == 0 && threadIdx.x == 0, center, inverse);
+        }
+        const double scale = inverse * (double)w[c];
+        const REAL factor = (REAL)scale, addend = (REAL)((double)b[c] - center * scale);
+        const auto f = [=](REAL y) { return function < 0 ? y : act_value((int)function, (REAL)p, (REAL)q, y); };
+        if (second == 0) {
+            const auto formula = [=](const REAL &x, REAL &out) { out = f(x * factor + addend); };
+            FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, out));
+        } else if (second == 1) {
+            const auto formula = [=](const REAL &x, const REAL &other, REAL &out) { out = f((x * factor + addend) + other); };
+            FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, other), ARRAY5(REAL, out));
+        } else {
+            const auto formula = [=](const REAL &x, REAL &other, REAL &out) {
+                const REAL y = x * factor + addend;
+                other = y;
+                out = f(y);
+            };
+            FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, other), ARRAY5(REAL, out));
+        }
+    }
+}
+
+// What is before batchnorm_backward, and that itself. If `sums`, moments = those of channel_moments_backward for the gradient g: dy if `first`
+// is 0; f'(kept) * dy if it is 1, and then g is written; f'(kept) * (dy + arriving) if it is 2, and then g and copy are written. f' is 1 if
+// `function` is negative. If `rest`, batchnorm_gradients and batchnorm_backward follow (with parts = 1, or without `sums`).
+KERNEL batchnorm_joint_backward(
+    SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(const REAL, kept), SHARED5(const REAL, arriving), SHARED5(REAL, g),
+    SHARED5(REAL, copy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const REAL *w, double *moments, REAL *db, REAL *dw,
+    i64 write, double count, i64 sums, i64 first, i64 adds, i64 rest, double function, double p, double q, SUMS, EXTENTS) {
+    __shared__ double shared[MAX_THREADS];
+    FOR_SHARES {
+        const double center = mean[c], inverse = inv_std[c];
+        double sum = 0, products = 0;
+        if (sums) {
+            const auto add = [&](const REAL &x, const REAL &g) {
+                const double gradient = (double)g;
+                sum += gradient;
+                products += gradient * ((double)x - center);
+            };
+            const auto slope = [=](REAL kept, REAL dy) {
+                return function < 0 ? dy : act_gradient((int)function, (REAL)p, (REAL)q, kept, dy);
+            };
+            if (first == 0) {
+                FOR_SHARE(add, ARRAY5(const REAL, x), ARRAY5(const REAL, dy));
+            } else if (first == 1) {
+                const auto formula = [&](const REAL &x, const REAL &dy, const REAL &kept, REAL &g) {
+                    const REAL gradient = slope(kept, dy);
+                    g = gradient;
+                    add(x, gradient);
+                };
+                FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(const REAL, kept), ARRAY5(REAL, g));
+            } else {
+                const auto formula = [&](const REAL &x, const REAL &dy, const REAL &kept, const REAL &arriving, REAL &g, REAL &copy) {
+                    const REAL gradient = slope(kept, adds ? dy + arriving : dy);
+                    g = gradient;
+                    copy = gradient;
+                    add(x, gradient);
+                };
+                FOR_SHARE(
+                    formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(const REAL, kept), ARRAY5(const REAL, arriving),
+                    ARRAY5(REAL, g), ARRAY5(REAL, copy));
+            }
+            const bool complete = channel_sums(c, part, parts, sum, products, shared, shares, done);
+            products *= inverse;
+            if (complete && threadIdx.x == 0) {
+                moments[c * 2] = sum;
+                moments[c * 2 + 1] = products;
+            }
+        } else {
+            sum = moments[c * 2];
+            products = moments[c * 2 + 1];
+        }
+        if (!rest) continue;
+        if (write && part == 0 && threadIdx.x == 0) {
+            db[c] = (REAL)sum;
+            dw[c] = (REAL)products;
+        }
+        const auto slope = -inverse * inverse * (products * (double)w[c]) / count;
+        const REAL dy_factor = (REAL)(inverse * (double)w[c]), x_factor = (REAL)slope;
+        const REAL addend = (REAL)(-inverse * (sum * (double)w[c]) / count - slope * center);
+        const auto formula = [=](const REAL &x, const REAL &g, REAL &dx) { dx = dy_factor * g + (x_factor * x + addend); };
+        FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, g), ARRAY5(REAL, dx));
+    }
+}
+
+#undef SUMS
+#undef STATISTICS
+#undef FIND_STATISTICS
 #undef EXTENTS
 #undef FOR_SHARES
 #undef FOR_SHARE

@@ -1,4 +1,4 @@
-// Kernels over strided boxes of up to five dimensions: packing of messages, dropout masks, and the search for values that are not finite.
+// Kernels over strided boxes of up to five dimensions: packing of messages, copies and sums, dropout masks, and the search for values that are not finite.
 #include "common.cuh"
 
 KERNEL pack(const REAL *box, SHAPE5, STRIDES5(box), REAL *flat) {
@@ -14,6 +14,17 @@ KERNEL unpack(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
 KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
     const auto formula = [](const REAL &flat, REAL &box) { box += flat; };
     for_each(d0, d1, d2, d3, d4, formula, FLAT5(const REAL, flat), BOX5(REAL, box));
+}
+
+KERNEL copy_box(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out)) {
+    const auto formula = [](const REAL &x, REAL &out) { out = x; };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(REAL, out));
+}
+
+// out may be x or y.
+KERNEL add_boxes(const REAL *x, const REAL *y, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(y), STRIDES5(out)) {
+    const auto formula = [](const REAL &x, const REAL &y, REAL &out) { out = x + y; };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(const REAL, y), BOX5(REAL, out));
 }
 
 // Keeps the element at global index g if splitmix64's g-th output from `key` is >= rate, with its top 53 bits as a number in [0, 1).

@@ -7,14 +7,13 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import Any
 
 import cupy as cp
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.kernels import any_array, cupy_batchnorm, cupy_loss, cupy_pool
+from hpcpar.kernels import any_array, cupy_batchnorm, cupy_fused, cupy_loss, cupy_pool
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
@@ -43,9 +42,10 @@ from hpcpar.kernels.numbers import argument, key_argument
 _WORKSPACE_DIVISOR = 32
 #: Kernels that, on arrays with elements, do nothing but launch kernels of the project.
 _LAUNCHED = frozenset((
-    "activation_forward", "activation_backward", "channel_moments", "batchnorm_statistics",
-    "batchnorm_running", "batchnorm_forward", "channel_moments_backward", "batchnorm_gradients",
-    "batchnorm_backward", "maxpool_forward", "maxpool_backward", "lrn_forward", "lrn_backward"))
+    "copy", "accumulate", "add", "add_bias", "activation_forward", "activation_backward",
+    "channel_moments", "batchnorm_statistics", "batchnorm_running", "batchnorm_forward",
+    "channel_moments_backward", "batchnorm_gradients", "batchnorm_backward", "maxpool_forward",
+    "maxpool_backward", "lrn_forward", "lrn_backward"))
 
 
 class CupyBackend(Launching, CupyStreams, Backend):
@@ -138,9 +138,14 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if self.convolutions == "im2col":
             return ["cuDNN is not installed, so convolutions use the slower im2col; install it "
                     "with: pip install 'hpcpar[gpu]'"]
-        count = len(self.unsupported_convolutions)
-        return [f"{count} convolution shapes use the slower im2col, because cuDNN has no engine "
-                "for them"] if count else []
+        out = []
+        if self.convolutions.startswith("cudnn 923"):
+            out.append("two runs may differ in their last bits: cuDNN 9.23 wrongly calls an engine "
+                       "deterministic; install cuDNN 9.24 or newer")
+        if count := len(self.unsupported_convolutions):
+            out.append(f"{count} convolution shapes use the slower im2col, because cuDNN has no "
+                       "engine for them")
+        return out
 
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
@@ -186,8 +191,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if host.size:
             out.data.copy_from_host_async(address(host), host.nbytes)
 
-    def bind(self, kernel: str, *args: Any) -> Tick:
-        call = partial(getattr(self, kernel), *args)
+    def _prepared(self, kernel: str, args: tuple[Any, ...], call: Tick) -> Tick:
         if kernel in _LAUNCHED:
             return self.launch.prepare(call)
         if kernel in CudnnConv.PREPARED and isinstance(self._conv, CudnnConv):
@@ -196,6 +200,13 @@ class CupyBackend(Launching, CupyStreams, Backend):
 
     def _workspaces(self) -> Any:
         return self._conv.workspace if isinstance(self._conv, CudnnConv) else None
+
+    fuse = cupy_fused.fuse
+
+    def hold(self, seconds: float) -> None:
+        runtime = cp.cuda.runtime
+        ticks_per_s = 1e3 * runtime.deviceGetAttribute(runtime.cudaDevAttrClockRate, self.device)
+        self.launch("hold", np.float32, 1, (int(seconds * ticks_per_s),))
 
     # -- messages between devices ------------------------------------------------------------------
     def require_groups(self) -> None:
@@ -227,10 +238,21 @@ class CupyBackend(Launching, CupyStreams, Backend):
         return True
 
     def copy(self, x: Array, out: Array) -> None:
-        out[...] = x
+        if not self._alike("copy_box", x, out):
+            out[...] = x
 
     def accumulate(self, x: Array, out: Array) -> None:
-        cp.add(out, x, out=out)
+        self.add(out, x, out)
+
+    def _alike(self, kernel: str, *arrays: Array) -> bool:
+        """Launch a kernel on boxes of one shape and type; False if there is none for them."""
+        first = arrays[0]
+        alike = all((a.shape, a.dtype) == (first.shape, first.dtype) for a in arrays)
+        if not alike or not self.launch.supports(first.dtype):
+            self.launch.unprepared()
+            return False
+        self._each(kernel, arrays, ())
+        return True
 
     # -- convolution -------------------------------------------------------------------------------
     def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
@@ -258,7 +280,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
             self._multiply(left, right, out)
 
     def add_bias(self, y: Array, bias: Array) -> None:
-        cp.add(y, bias.reshape(-1, *(1,) * (y.ndim - 2)), out=y)
+        self.add(y, cp.broadcast_to(bias.reshape(-1, *(1,) * (y.ndim - 2)), y.shape), y)
 
     def sum_samples(self, dy: Array, out: Array) -> None:
         dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
@@ -329,7 +351,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         self.launch("dropout_mask", out.dtype, out.size, args)
 
     def add(self, a: Array, b: Array, out: Array) -> None:
-        cp.add(a, b, out=out)
+        if not self._alike("add_boxes", a, b, out):
+            cp.add(a, b, out=out)
 
     def scale(self, x: Array, factor: float) -> None:
         cp.multiply(x, factor, out=x)

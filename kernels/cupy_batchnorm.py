@@ -15,16 +15,21 @@ from hpcpar.kernels.interface import Array
 
 #: Number of thread blocks of a large kernel: a few per multiprocessor of a large GPU.
 _BLOCKS = 1024
+#: Largest number of a channel's items for one thread block: 32 per thread. The block has the
+#: channel's sums without another launch, so it also does what follows them.
+_ONE_BLOCK_ITEMS = 32 * THREADS
 
 
 @functools.lru_cache(maxsize=4096)
-def _parts(shape: tuple[int, ...]) -> int:
+def parts(shape: tuple[int, ...]) -> int:
     """Number of shares of a channel's items, one per thread block."""
     items = math.prod(shape)
     if items == 0:
         return 0
     channels = shape[1]
-    return max(1, min(math.ceil(_BLOCKS / channels), items // channels // THREADS))
+    if items // channels <= _ONE_BLOCK_ITEMS:
+        return 1
+    return min(math.ceil(_BLOCKS / channels), items // channels // THREADS)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -36,30 +41,32 @@ def _geometry(shape: tuple[int, ...], *all_strides: tuple[int, ...]) -> tuple[
             (*shape[:2], *extents[2:]))
 
 
-def _for_shares(gpu: Launching, kernel: str, arrays: tuple[Array, ...],
-                more: tuple[Any, ...]) -> None:
+def for_shares(gpu: Launching, kernel: str, arrays: tuple[Array, ...],
+               more: tuple[Any, ...]) -> None:
     """Launch a kernel on the shares of every channel; all arrays have the same shape."""
     shape = arrays[0].shape
     steps, extents = _geometry(shape, *map(strides, arrays))
     views = (item for array, step in zip(arrays, steps, strict=True) for item in (array, *step))
-    parts = _parts(shape)
-    gpu.launch(kernel, arrays[0].dtype, parts * THREADS, (*views, *more, *extents, parts),
+    shares = parts(shape)
+    gpu.launch(kernel, arrays[0].dtype, shares * THREADS, (*views, *more, *extents, shares),
                rows=shape[1])
+
+
+def partial_sums(gpu: Launching, shape: tuple[int, ...]) -> tuple[Array, Array]:
+    """Arguments of the SUMS macro: memory for the sums of all shares, and their counters."""
+    sums = cp.empty((shape[1], parts(shape) if parts(shape) > 1 else 0, 2), np.float64)
+    return sums, gpu.launch.counters(shape[1])
 
 
 def _sum(gpu: Launching, kernel: str, arrays: tuple[Array, ...], more: tuple[Any, ...],
          out: Array) -> None:
-    """Deterministic sums [C, 2] over samples and pixels: partial sums, then their sum in order."""
-    channels, parts = arrays[0].shape[1], _parts(arrays[0].shape)
-    if parts == 0:
+    """Deterministic sums [C, 2] over samples and pixels."""
+    shape = arrays[0].shape
+    if parts(shape) == 0:
         gpu.launch.unprepared()
         out.fill(0)
-    elif parts == 1 and out.flags.c_contiguous:
-        _for_shares(gpu, kernel, arrays, (*more, out))
     else:
-        sums = cp.empty((channels, parts, 2), np.float64)
-        _for_shares(gpu, kernel, arrays, (*more, sums))
-        gpu.launch("channel_sums", arrays[0].dtype, channels, (sums, *view(out), channels, parts))
+        for_shares(gpu, kernel, arrays, (*more, *view(out), *partial_sums(gpu, shape)))
 
 
 def _weights(gpu: Launching, weights: Array, dtype: Any) -> Array:
@@ -76,13 +83,20 @@ def channel_moments_backward(gpu: Launching, x: Array, dy: Array, mean: Array, i
     _sum(gpu, "channel_moments_backward", (x, dy), (mean, inv_std), out)
 
 
-def batchnorm_statistics(gpu: Launching, moments: Array, count: int, eps: float, mean: Array,
-                         inv_std: Array, running: Array | None, momentum: float) -> None:
+def statistics(moments: Array, count: int, eps: float, mean: Array, inv_std: Array,
+               running: Array | None, momentum: float) -> tuple[Any, ...]:
+    """Arguments of the STATISTICS macro."""
     # Kernels do not accept None: without running statistics, this one gets an array to ignore.
     target = cp.empty((2, 1), np.float64) if running is None else running
-    args = (*view(moments), mean, inv_std, *view(target), int(running is not None), len(mean),
-            float(count), float(eps), float(momentum))
-    gpu.launch("batchnorm_statistics", target.dtype, len(mean), args)
+    return (mean, inv_std, *view(target), int(running is not None), float(count), float(eps),
+            float(momentum))
+
+
+def batchnorm_statistics(gpu: Launching, moments: Array, count: int, eps: float, mean: Array,
+                         inv_std: Array, running: Array | None, momentum: float) -> None:
+    args = statistics(moments, count, eps, mean, inv_std, running, momentum)
+    dtype = np.float64 if running is None else running.dtype
+    gpu.launch("batchnorm_statistics", dtype, len(mean), (*view(moments), *args, len(mean)))
 
 
 def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
@@ -94,7 +108,7 @@ def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
 def batchnorm_forward(gpu: Launching, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
     weights = (_weights(gpu, w, x.dtype), _weights(gpu, b, x.dtype))
-    _for_shares(gpu, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
+    for_shares(gpu, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
 
 
 def batchnorm_gradients(gpu: Launching, moments: Array, w: Array, sums: Array, db: Array | None,
@@ -108,4 +122,4 @@ def batchnorm_gradients(gpu: Launching, moments: Array, w: Array, sums: Array, d
 def batchnorm_backward(gpu: Launching, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
     more = (mean, inv_std, _weights(gpu, w, x.dtype), *view(sums), float(count))
-    _for_shares(gpu, "batchnorm_backward", (x, dy, dx), more)
+    for_shares(gpu, "batchnorm_backward", (x, dy, dx), more)

@@ -9,7 +9,7 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
-from cupy.cuda.function import CPointer
+from cupy.cuda import driver, get_current_stream
 
 from hpcpar.kernels import cupy_sources
 from hpcpar.kernels.interface import Array, address
@@ -122,6 +122,13 @@ class Launcher:
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
         self._functions: dict[tuple[str, np.dtype], Any] = {}
+        self._counters = cp.zeros(0, np.uint32)
+
+    def counters(self, count: int) -> Array:
+        """Counters that are 0 between two launches of the compute stream."""
+        if len(self._counters) < count:
+            self._counters = cp.zeros(count, np.uint32)
+        return self._counters
 
     def supports(self, dtype: Any) -> bool:
         """Whether the kernels support a type."""
@@ -215,19 +222,21 @@ class Launcher:
 
 
 class _PreparedLaunch:
-    """A launch with prepared arguments: 64-bit words, and CuPy's pointers to them. CuPy would make
-    new ones for every launch; the driver copies the words each time.
+    """A launch with prepared arguments: 64-bit words, and pointers to them for CUDA's driver, which
+    copies the words each time. CuPy would make new ones for every launch.
     """
 
     def __init__(self, function: Any, shape: tuple[tuple[int, ...], ...],
                  args: tuple[Any, ...]) -> None:
-        self._function, self._shape, self._args = function, shape, args
+        self._args = args  # arrays that must live as long as the launch
         self._words = np.array([_word(arg) for arg in args], np.uint64)
-        first = address(self._words)
-        self._pointers = tuple(CPointer(first + 8 * i) for i in range(len(args)))
+        self._pointers = address(self._words) + 8 * np.arange(len(args), dtype=np.uint64)
+        grid, block = ((*extents, 1, 1)[:3] for extents in shape)
+        self._kernel = function.kernel.ptr, *grid, *block, 0
+        self._params = address(self._pointers)
 
     def __call__(self) -> None:
-        self._function(*self._shape, self._pointers)
+        driver.launchKernel(*self._kernel, get_current_stream().ptr, self._params, 0)
 
 
 def _word(arg: Any) -> int:

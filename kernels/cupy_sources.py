@@ -7,25 +7,27 @@ import re
 from pathlib import Path
 
 #: Each subject has a ``.cu`` file.
-SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "loss", "lrn", "pool", "update")
+SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "hold", "loss", "lrn", "pool", "update")
 #: C type of REAL in the sources, by name of the NumPy dtype.
 REALS = {"float32": "float", "float64": "double"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.
 THREADS = 256
 
 _FOLDER = Path(__file__).resolve().parent
-_INCLUDE = '#include "common.cuh"'
+_INCLUDE = re.compile(r'^#include "(\w+\.cuh)"$', re.MULTILINE)
 
 
 @functools.cache
 def source(subject: str) -> str:
-    """The complete source of a subject, including the text of the common header.
+    """The complete source of a subject, including the text of the headers.
 
     CuPy caches compiled kernels by the text of their source, so it would miss changes in an
     included file.
     """
-    text = (_FOLDER / f"{subject}.cu").read_text(encoding="utf-8")
-    return text.replace(_INCLUDE, (_FOLDER / "common.cuh").read_text(encoding="utf-8"))
+    def read(name: str) -> str:
+        return (_FOLDER / name).read_text(encoding="utf-8")
+
+    return _INCLUDE.sub(lambda header: read(header[1]), read(f"{subject}.cu"))
 
 
 @functools.cache

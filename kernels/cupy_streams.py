@@ -43,9 +43,15 @@ class CupyStreams(Streams):
 
     def __init__(self) -> None:
         use_compute_stream()
+        self._compute, self._device = cp.cuda.get_current_stream(), cp.cuda.Device()
         self._communication = cp.cuda.Stream(non_blocking=True)
         #: Always without work, so that an event on it shows the present.
         self._idle = cp.cuda.Stream(non_blocking=True)
+
+    @contextmanager
+    def compute_stream(self) -> Iterator[None]:
+        with self._device, self._compute:
+            yield
 
     def communication_stream(self) -> AbstractContextManager[Any]:
         return self._communication

@@ -12,7 +12,7 @@ description requires contiguous arrays. It computes in float32 and float64.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from enum import Enum
 from functools import partial
@@ -21,6 +21,8 @@ from typing import Any
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.kernels.bound import Bound, Tick
+from hpcpar.kernels.conv_choice import Choice
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec, PoolSpec
 from hpcpar.kernels.streams import Streams
@@ -29,8 +31,6 @@ Array = Any  #: numpy.ndarray or cupy.ndarray
 #: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
 ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "elu", "mish",
                "affine")
-#: Callback between the blocks of a long kernel, for communication progress.
-Tick = Callable[[], None]
 
 
 def address(array: Array) -> int:
@@ -61,6 +61,11 @@ class Backend(Streams, ABC):
     @property
     def versions(self) -> dict[str, str]:
         """Hardware, software and precision of this backend, for records."""
+        return {}
+
+    @property
+    def conv_choice(self) -> Choice:
+        """Library of each kind of convolution on a CPU."""
         return {}
 
     @property
@@ -102,11 +107,22 @@ class Backend(Streams, ABC):
     def enqueue_to_device(self, host: np.ndarray, out: Array) -> None:
         """Copy a `host_buffer` to a contiguous device array on the current stream."""
 
-    def bind(self, kernel: str, *args: Any) -> Tick:
-        """A function that calls a kernel (a method) with arrays that keep their memory; on a GPU it
-        prepares as much as it can.
+    def bind(self, kernel: str, *args: Any, **options: Any) -> Bound:
+        """A function that calls a kernel (a method) with arrays that keep their memory."""
+        call = partial(getattr(self, kernel), *args, **options)
+        return Bound(kernel, args, partial(self._prepared, kernel, args, call))
+
+    def _prepared(self, kernel: str, args: tuple[Any, ...], call: Tick) -> Tick:
+        """The call of a kernel; on a GPU it has prepared as much as it can."""
+        return call
+
+    def fuse(self, calls: Sequence[Bound], unread: Sequence[Collection[int]]) -> Tick | None:
+        """A function that does the work of all calls in fewer launches; None where there is none.
+
+        For each call, `unread` has addresses of arrays that only these calls read, so the function
+        need not write them. A later call may use the same memory for something else.
         """
-        return partial(getattr(self, kernel), *args)
+        return None
 
     # -- messages between devices ------------------------------------------------------------------
     #: Identifies the card within its node: processes that share a card have equal values.

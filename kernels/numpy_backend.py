@@ -21,6 +21,7 @@ from hpcpar.kernels import (
     numpy_pool,
     numpy_update,
 )
+from hpcpar.kernels.conv_choice import NUMPY, Choice, chosen
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
 from hpcpar.kernels.streams import Mark
@@ -35,6 +36,10 @@ class NumpyBackend(Scratch, Backend):
     @property
     def versions(self) -> dict[str, str]:
         return {"convolutions": "NumPy"}
+
+    @property
+    def conv_choice(self) -> Choice:
+        return chosen(NUMPY, {})
 
     # -- arrays ------------------------------------------------------------------------------------
     def upload(self, host: Array) -> Array:
@@ -52,6 +57,9 @@ class NumpyBackend(Scratch, Backend):
     enqueue_to_host, enqueue_to_device = to_host, to_device
 
     # -- order of work -----------------------------------------------------------------------------
+    def compute_stream(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
     def communication_stream(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
@@ -66,6 +74,9 @@ class NumpyBackend(Scratch, Backend):
 
     def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
         return np.array(marks, np.float64)
+
+    def hold(self, seconds: float) -> None:
+        """Return immediately: no work waits."""
 
     def synchronize(self) -> None:
         """Return immediately: earlier work is done."""

@@ -25,6 +25,10 @@ class Streams(ABC):
     works_later = False
 
     @abstractmethod
+    def compute_stream(self) -> AbstractContextManager[Any]:
+        """A context in which the compute stream is the current stream, for any thread."""
+
+    @abstractmethod
     def communication_stream(self) -> AbstractContextManager[Any]:
         """A context in which the communication stream is the current stream."""
 
@@ -46,6 +50,12 @@ class Streams(ABC):
     def times_s(self, marks: Sequence[Mark]) -> np.ndarray:
         """Wait for all marks, the last one last; return their times on the clock of
         `time.perf_counter`. Work after the marks is not waited for.
+        """
+
+    @abstractmethod
+    def hold(self, seconds: float) -> None:
+        """Let a GPU's current stream do nothing for about this time, so that work queues up behind;
+        nothing on a CPU.
         """
 
     @abstractmethod

@@ -1,15 +1,15 @@
-"""The CPU backend with PyTorch's convolutions (oneDNN)."""
+"""The CPU backend with PyTorch's convolutions (oneDNN), where they are chosen."""
 
 from __future__ import annotations
 
 import ctypes
-import math
 from dataclasses import dataclass
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
+from hpcpar.kernels.conv_choice import NUMPY, PASSES, RULE, TORCH, Choice, conv_kind, in_words
 from hpcpar.kernels.geometry import ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -22,23 +22,33 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 class TorchBackend(NumpyBackend):
-    """The NumPy backend, with PyTorch for convolutions with equal groups and kernels above 1 x 1.
+    """The NumPy backend, with PyTorch for some kinds of convolutions, with equal groups.
 
-    NumPy is fast enough for 1 x 1 kernels, which it multiplies in place. Both work on the same
-    arrays. A convolution by PyTorch calls `tick` once, at its end.
+    Both work on the same arrays. A convolution by PyTorch calls `tick` once, at its end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, choice: Choice = RULE) -> None:
         super().__init__()
+        self._choice = choice
         keep_freed_memory()
 
     @property
     def versions(self) -> dict[str, str]:
-        return {"convolutions": f"PyTorch {torch.__version__}"}
+        return {"convolutions": f"PyTorch {torch.__version__} for {in_words(self._choice)}"
+                                + ("; NumPy" if NUMPY in self._choice.values() else "")}
+
+    @property
+    def conv_choice(self) -> Choice:
+        return self._choice
+
+    def _call(self, which: int, x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
+        """PyTorch's arguments for pass `which` of `PASSES`; None if NumPy computes it."""
+        kind = f"{conv_kind(w, y, spec)} {PASSES[which]}"
+        return _call(x, w, y, spec) if self._choice[kind] == TORCH else None
 
     def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                      tick: Tick | None = None) -> None:
-        call = _call(x.shape, w.shape, out.shape, spec)
+        call = self._call(0, x.shape, w.shape, out.shape, spec)
         if call is None:
             super().conv_forward(x, w, bias, spec, out, tick)
             return
@@ -48,7 +58,7 @@ class TorchBackend(NumpyBackend):
 
     def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                            tick: Tick | None = None) -> None:
-        call = _call(dx.shape, w.shape, dy.shape, spec)
+        call = self._call(1, dx.shape, w.shape, dy.shape, spec)
         if call is None:
             super().conv_backward_data(dy, w, spec, dx, tick)
             return
@@ -60,7 +70,7 @@ class TorchBackend(NumpyBackend):
 
     def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                              dbias: Array | None, tick: Tick | None = None) -> None:
-        call = _call(x.shape, dw.shape, dy.shape, spec)
+        call = self._call(2, x.shape, dw.shape, dy.shape, spec)
         if call is None:
             super().conv_backward_weight(x, dy, spec, dw, dbias, tick)
             return
@@ -97,13 +107,13 @@ class TorchCall:
 
 @lru_cache(maxsize=SHAPES)
 def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
-    """PyTorch's arguments for a convolution with these shapes; None if NumPy computes it."""
+    """PyTorch's arguments for a convolution with these shapes; None if it cannot compute it."""
     groups = max(1, len(spec.segments))
     ins, outs = x[1] // groups, y[1] // groups
     equal = all((s.in_start, s.in_stop, s.out_start, s.out_stop)
                 == (g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
                 for g, s in enumerate(spec.segments))
-    if not spec.segments or 0 in (*x, *w, *y) or math.prod(w[2:]) == 1 or not equal or (
+    if not spec.segments or 0 in (*x, *w, *y) or not equal or (
             x[1], y[1]) != (groups * ins, groups * outs):
         return None
     extra: list[int] = []

@@ -1,9 +1,11 @@
 // Runs CUDA C kernels on the CPU, for tests. Every thread of a block is a std::thread, __syncthreads is a barrier, and blocks run in turn.
-// Kernels may use threadIdx, blockIdx, blockDim, gridDim, static __shared__ arrays, __syncthreads and the C math functions.
+// Kernels may use threadIdx, blockIdx, blockDim, gridDim, static __shared__ arrays, __syncthreads, atomicInc and the C math functions.
 #ifndef HPCPAR_TESTS_CUDA_CPU_H
 #define HPCPAR_TESTS_CUDA_CPU_H
 
+#include <atomic>
 #include <barrier>
+#include <chrono>
 #include <cmath>
 #include <thread>
 #include <utility>
@@ -24,6 +26,14 @@ inline std::barrier<> *cuda_cpu_barrier = nullptr;
 #define __restrict__ __restrict
 #define __shared__ static  // one copy is enough because only one block runs at a time
 #define __syncthreads() cuda_cpu_barrier->arrive_and_wait()
+#define __threadfence() std::atomic_thread_fence(std::memory_order_seq_cst)
+
+// Blocks run in turn, and one thread of a block counts.
+inline unsigned atomicInc(unsigned *counter, unsigned last) {
+    const unsigned old = *counter;
+    *counter = old >= last ? 0 : old + 1;
+    return old;
+}
 
 // CUDA has these functions in the global namespace for both float and double; C has only the double versions there.
 using std::erf;
@@ -33,6 +43,12 @@ using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;
+
+// Ticks of a processor of 1 GHz.
+inline long long clock64() {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
 
 // `params` contains the address of every parameter, as for cuLaunchKernel.
 template <class... Params, std::size_t... Index>
@@ -63,8 +79,14 @@ void cuda_cpu_launch(void (*kernel)(Params...), const unsigned *grid, const unsi
     for (std::thread &thread : threads) thread.join();
 }
 
-// The C entry point of a kernel, which takes the addresses of its parameters.
+template <class... Params>
+constexpr unsigned cuda_cpu_count(void (*)(Params...)) {
+    return sizeof...(Params);
+}
+
+// The C entry point of a kernel, which takes the addresses of its parameters, and their number.
 #define CUDA_CPU_ENTRY(kernel) \
+    extern "C" unsigned cuda_cpu_count_##kernel() { return cuda_cpu_count(kernel); } \
     extern "C" void cuda_cpu_##kernel(const unsigned *grid, const unsigned *block, void **params) { \
         cuda_cpu_launch(kernel, grid, block, params); \
     }

@@ -19,6 +19,7 @@ from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.interface import ACTIVATIONS, Backend
 from hpcpar.network.layers import Activation
 from tests.kernel_conv_cases import *  # noqa: F403
+from tests.kernel_fusion_cases import *  # noqa: F403
 from tests.kernel_norm_cases import *  # noqa: F403
 from tests.kernel_pool_cases import *  # noqa: F403
 from tests.kernel_support import DTYPES, blank, check, fetch, loss_sums, place, random, torch_module

@@ -197,7 +197,7 @@ class Calibration:
             self.name, device, levels, rates.add_s_per_byte, rates.pack_s_per_byte, hidden,
             notes=notes, quality=quality, progress=progress,
             cores_per_node=cores_per_unit(self._node, self.local, world.size),
-            processor=processor,
+            processor=processor, convolutions=self.backend.conv_choice,
         )
 
     def measure(self, plans: Sequence[Plan]) -> Machine:
@@ -224,8 +224,10 @@ class Calibration:
             quality["compute"] = _compute_quality(samples)
         table = {key: seconds for s in samples for key, seconds in s.table().items()}
         works = [work for s in samples for work in s.works]
+        submit_s = max((s.submit_s for s in samples), default=0.0)
         return world.bcast(replace(
-            machine, compute=table, kinds=kinds(machine.device, works, table),
+            machine, device=replace(machine.device, submit_s=submit_s),
+            compute=table, kinds=kinds(machine.device, works, table),
             collectives=tuple(collectives), quality=quality,
             compute_ratios=held_out.of_compute(self._samples.values()),
             estimate_ratios=held_out.of_estimates(machine.device, works, table)))

@@ -6,6 +6,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 
 import numpy as np
 
@@ -26,6 +27,10 @@ from hpcpar.schedule.steps import Schedule
 
 #: Length of a visit of a plan (s), and its smallest number of iterations.
 VISIT_S, FEWEST = 0.25, 1
+#: Steps that wait together on a device: their launches fit in its queue.
+_QUEUED_STEPS = 64
+#: How long the device waits for them, as a multiple of the host's time to submit them.
+_QUEUED_TIMES = 1.5
 
 
 def compute_samples(
@@ -34,7 +39,8 @@ def compute_samples(
     """Times of a plan's pieces of work that are not in `known`; None if all are.
 
     Whole iterations run without messages, so caches are as cold as in a run, and all ranks compute.
-    The time between steps is divided evenly among the compute steps.
+    On a CPU, the time between steps is divided evenly among the compute steps. A GPU's times are
+    its own: it works on steps that the host has already submitted.
     """
     network = plan.network.build()
     schedule = schedule_for(network, plan)
@@ -42,12 +48,16 @@ def compute_samples(
     new = [i for i, key in enumerate(work.keys) if key not in known]
     if not new:
         return None
-    iterate, program = _silent(world, network, plan, schedule, backend)
+    iterate, program = silent_iteration(world, network, plan, schedule, backend)
     iterate()
     world.barrier()
     begin = time.perf_counter()
-    iterate()
+    submitted_s = iterate()
     once_s = world.max(time.perf_counter() - begin)
+    submit_s = 0.0
+    if backend.works_later:
+        submit_s = world.max(submitted_s) / len(program.steps.mine)
+        _queue(backend, program, submit_s)
     steps_s = np.empty((max(FEWEST, math.ceil(VISIT_S / once_s)), len(schedule.steps)))
     computing = list(program.actions)
     world.barrier()
@@ -56,17 +66,32 @@ def compute_samples(
         iterate()
         iteration_s = time.perf_counter() - begin
         row[:] = program.times().seconds
-        row[computing] += (iteration_s - row.sum()) / max(1, len(computing))
+        if not backend.works_later:
+            row[computing] += (iteration_s - row.sum()) / max(1, len(computing))
     by_rank = np.array(world.comm.allgather(work.seconds(steps_s, world.rank)))
     seconds = of_all_ranks(by_rank, fullest_node(world, backend.name).shared)
     works = list(work.works.values())
-    return Samples([works[i] for i in new], seconds[:, new])
+    return Samples([works[i] for i in new], seconds[:, new], submit_s)
 
 
-def _silent(
+def _queue(backend: Backend, program: Program, submit_s: float) -> None:
+    """Let the device wait now and then until the host has submitted the next steps."""
+    def hold(before: Callable[[], None] | None) -> None:
+        if before is not None:
+            before()
+        backend.synchronize()
+        backend.hold(_QUEUED_TIMES * _QUEUED_STEPS * submit_s)
+
+    for step in list(program.actions)[::_QUEUED_STEPS]:
+        program.before[step] = partial(hold, program.before.get(step))
+
+
+def silent_iteration(
     world: World, network: Network, plan: Plan, schedule: Schedule, backend: Backend
-) -> tuple[Callable[[], None], Program]:
-    """A training iteration as in a run, but without messages, on random data, with rate 0."""
+) -> tuple[Callable[[], float], Program]:
+    """A training iteration as in a run, but without messages, on random data, with rate 0. It
+    returns the host time to submit it.
+    """
     executor = Executor(network, plan, schedule, NullCommunicator(world, backend), backend, 0)
     program = executor.training
     assert program is not None
@@ -83,10 +108,13 @@ def _silent(
     if network.loss.takes_targets:
         truth = rng.standard_normal(truth_shape).astype(plan.dtype)
 
-    def iterate() -> None:
+    def iterate() -> float:
         shuffled = backend.upload(images[order])
         begin = time.perf_counter()
-        executor.iterate(shuffled, truth, 0, 0.0, 0.9, 0.0)
+        flight = executor.begin(shuffled, truth, 0, 0.0, 0.9, 0.0)
+        submitted_s = time.perf_counter() - begin
+        flight.result()
         stamps.add(next(numbers), program.times, begin)
+        return submitted_s
 
     return iterate, program

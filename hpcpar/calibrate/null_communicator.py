@@ -7,7 +7,7 @@ import numpy as np
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.world import World
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Array, Backend
 from hpcpar.schedule.steps import PASSES, Kind
 
 
@@ -23,7 +23,7 @@ class NullCommunicator(Communicator):
     def __init__(self, world: World, backend: Backend) -> None:
         super().__init__(world, backend)
         self._rng = np.random.default_rng(world.rank)
-        self._pool = np.zeros(0, np.float32)
+        self._pool: Array = backend.zeros((0,), np.float32)
 
     def start(self, transfer: Transfer) -> None:
         transfer.buffers.pack()
@@ -33,12 +33,11 @@ class NullCommunicator(Communicator):
         if step.kind is Kind.ALLREDUCE:
             buffers.unpack()
         elif step.phase in PASSES and buffers.wanted.size:
-            self.backend.to_device(self._random(buffers.wanted.shape, buffers.dtype),
-                                   buffers.wanted)
+            self.backend.copy(self._random(buffers.wanted.shape, buffers.dtype), buffers.wanted)
 
-    def _random(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """Normally distributed numbers, the same in every iteration."""
+    def _random(self, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+        """Normally distributed numbers on the device, the same in every iteration."""
         size = int(np.prod(shape))
         if self._pool.size < size or self._pool.dtype != dtype:
-            self._pool = self._rng.standard_normal(size).astype(dtype)
+            self._pool = self.backend.upload(self._rng.standard_normal(size).astype(dtype))
         return self._pool[:size].reshape(shape)

@@ -11,6 +11,7 @@
              range over median), number of outliers
 ``search``   choice of ``--for auto``: strategy, iteration time (s), number of searches, measured
              and all pieces of work of the plans near the fastest, whether the choice is stable
+``kernels``  time of NumPy's convolutions over PyTorch's, by kind, where these times decided
 ``sources``  records that refined the table: file, start, plan, number of pieces of work
 ``outdated`` why numbers from an earlier version no longer predict runs
 =========== ======================================================================================

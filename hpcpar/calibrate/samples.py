@@ -15,11 +15,18 @@ _MIDDLE = 0.5
 
 
 class Samples(NamedTuple):
-    """Times of pieces of work in iterations on all ranks."""
+    """Times of pieces of work in iterations on all ranks.
+
+    Attributes
+    ----------
+    submit_s : float
+        Host time to submit a step to a device; 0 where the host computes.
+    """
 
     works: list[Work]
     #: [iterations, works], see `of_all_ranks`.
     seconds: NDArray[np.float64]
+    submit_s: float = 0.0
 
     def table(self) -> dict[str, float]:
         """Seconds by key: the mean over the iterations with the middle half of the times.
@@ -48,4 +55,5 @@ def of_all_ranks(seconds: NDArray[np.float64], shared: bool) -> NDArray[np.float
 
 def concatenated(visits: Sequence[Samples]) -> Samples:
     """The samples from several visits of a plan."""
-    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]))
+    return Samples(visits[0].works, np.concatenate([v.seconds for v in visits]),
+                   float(np.median([v.submit_s for v in visits])))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from hpcpar.api.options import LossOptions, ModuleOptions, PlanningOptions, about_network
 from hpcpar.api.sources import network_of
+from hpcpar.calibrate import conv_probe
 from hpcpar.calibrate.calibrate import Calibration
 from hpcpar.calibrate.for_auto import Search, calibrate_for_auto
 from hpcpar.calibrate.refine import refine
@@ -16,13 +18,14 @@ from hpcpar.cli.calibrated import show_machine, show_refined
 from hpcpar.cli.options import ResultOptions, StartOptions
 from hpcpar.comm import cards
 from hpcpar.comm.cores import fullest_node
-from hpcpar.comm.device_options import GpuOptions
+from hpcpar.comm.device_options import GpuOptions, kernels_of_all
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError
 from hpcpar.io.schema import plain
 from hpcpar.kernels import backend
+from hpcpar.kernels.conv_choice import AUTO as AUTO_KERNELS
 from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
 from hpcpar.options.checks import OneOf, duration_s, path, positive
@@ -71,8 +74,8 @@ class CalibrateCommand(ResultOptions, ModuleOptions, GpuOptions, LossOptions, St
             raise InputError("--budget needs --for auto: add --for auto, or drop --budget")
 
 
-def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
-    """The plans whose compute steps the job measures, and the kernels."""
+def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], str]:
+    """The plans whose compute steps the job measures, and how GPUs multiply (`MathMode`)."""
     ranks = w.size
     if w.rank == 0:
         check_places(args)
@@ -80,7 +83,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "
                              "itself: drop plan files and --strategy")
-        return [], backend(args.device, args.math_for(args.precision), w.local_rank, args.kernels)
+        return [], args.math_for(args.precision)
     chosen = [plans.load(file) for file in args.plans]
     for file, plan in zip(args.plans, chosen, strict=True):
         if plan.ranks != ranks:
@@ -105,7 +108,7 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], Backend]:
     if others:
         raise InputError("the plans mix tf32 and fp32 products: calibrate them separately, or "
                          "choose one with --math")
-    return chosen, backend(args.device, math, w.local_rank, args.kernels)
+    return chosen, math
 
 
 def _search(args: CalibrateCommand, ranks: int) -> Search:
@@ -139,11 +142,24 @@ def _refine(args: CalibrateCommand) -> int:
     return 0
 
 
+def _kernels(args: CalibrateCommand, w: World, math_mode: str, lines: ProgressBar
+             ) -> tuple[Backend, dict[str, float]]:
+    """The kernels, and NumPy's times over PyTorch's if they decide them. Collective."""
+    name, ratios = kernels_of_all(w, args.kernels), dict[str, float]()
+    make = partial(backend, args.device, math_mode, w.local_rank, name)
+    if args.device == "cpu" and name == AUTO_KERNELS:
+        w.agree(make)  # fails where PyTorch cannot be imported
+        lines.say("calibrating: convolutions of NumPy and of PyTorch")
+        ratios = conv_probe.numpy_over_torch(w)
+    return w.agree(lambda: make(conv_probe.faster(ratios))), ratios
+
+
 def _run(args: CalibrateCommand, w: World) -> int:
-    chosen, kernels = w.agree(lambda: _read(args, w))
+    chosen, math_mode = w.agree(lambda: _read(args, w))
     begin = time.perf_counter()
 
     lines = ProgressBar(w.rank)
+    kernels, ratios = _kernels(args, w, math_mode, lines)
     node = fullest_node(w, args.device)
     if w.rank == 0 and args.device == "cpu":
         for line in slowdowns(node.ranks):
@@ -160,6 +176,8 @@ def _run(args: CalibrateCommand, w: World) -> int:
     else:
         machine = calibration.measure(chosen)
     if w.rank == 0:
+        if ratios:
+            machine = replace(machine, quality={**machine.quality, "kernels": ratios})
         files.save(machine, args.out)
         args.show(lambda: files.to_dict(machine), lambda: plain(machine.levels),
                   lambda: show_machine(machine, choice, args.wide))

@@ -11,7 +11,10 @@ from typing import Any
 from hpcpar.cli.options import ExternalOptions, ResultOptions
 from hpcpar.data import dataset
 from hpcpar.data.arrays import ArrayOptions
+from hpcpar.data.hdf5_files import from_hdf5
 from hpcpar.data.image_folder import from_images
+from hpcpar.data.mask_folder import from_masks
+from hpcpar.data.nifti_files import from_nifti
 from hpcpar.data.numpy_files import from_numpy
 from hpcpar.data.synthetic import synthetic
 from hpcpar.data.xarray_files import from_xarray
@@ -105,6 +108,30 @@ class NumpyCommand(ArrayOptions, DataCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Hdf5Command(ArrayOptions, ExternalOptions, DataCommand):
+    """Datasets of an HDF5 file, or of all HDF5 files in a folder."""
+
+    example = "hpcpar data hdf5 own.h5 cosmo --images full --labels unitPar --one-per-file"
+    source: str = required(
+        path, "HDF5 file; or folder of files, perhaps in train and val (or test)", "FILE",
+        names=("source",))
+    images: str = option(
+        "", str, "dataset with images, as for hpcpar data numpy (default: images, x or data)",
+        "NAME")
+    labels: str = option(
+        "", str, "dataset with labels or targets (default: labels, targets, masks or y)", "NAME")
+    one_per_file: bool = flag("each file holds one sample, without an axis for samples")
+    channels_last: bool | None = option(
+        None, bool, "images are [N, H, W, C] (default: no; images that look so are refused)")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            from_hdf5(self.file, self.source, self.images, self.labels, self,
+                      one_per_file=self.one_per_file, channels_last=self.channels_last,
+                      allow_external=self.allow_external, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
 class XarrayCommand(ArrayOptions, ExternalOptions, DataCommand):
     """Variables of a NetCDF file or a Zarr store."""
 
@@ -151,6 +178,43 @@ class ImagesCommand(DataCommand):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MasksCommand(ArrayOptions, DataCommand):
+    """A folder of images, and a folder of masks that label their pixels."""
+
+    example = "hpcpar data masks own.h5 imgs masks --input 3x256x256 --ignore 255"
+    folder: str = required(path, "images, perhaps in train and val (or test)", "IMAGES",
+                           names=("folder",))
+    masks: str = required(
+        path, "masks with the names of the images, or NAME_mask; a pixel is a label", "MASKS",
+        names=("masks",))
+    input: Shape = option(
+        (3, 256, 256), image, "shape to store (default 3x256x256): images and masks are scaled to "
+        "cover it and cropped at the center; 1xHxW for gray", "CxHxW")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            from_masks(self.file, self.folder, self.masks, self.input, self, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NiftiCommand(ArrayOptions, DataCommand):
+    """A folder of NIfTI volumes, and a folder of masks that label their pixels."""
+
+    example = "hpcpar data nifti own.h5 imagesTr labelsTr --input 1x64x128x128"
+    images: str = required(
+        path, "volumes, or NAME_0000, NAME_0001, ... with one channel each", "IMAGES",
+        names=("images",))
+    masks: str = required(path, "masks with the same names", "MASKS", names=("masks",))
+    input: Shape = required(
+        image, "shape to store: each volume is cropped at its center or surrounded by its "
+        "smallest value", "CxDxHxW")
+
+    def make(self) -> None:
+        with _progress(self.file) as progress:
+            from_nifti(self.file, self.images, self.masks, self.input, self, progress=progress)
+
+
+@dataclass(frozen=True, kw_only=True)
 class InfoCommand(ExternalOptions, DataCommand):
     """Describe the contents of a data file."""
 
@@ -162,7 +226,8 @@ class InfoCommand(ExternalOptions, DataCommand):
 
 
 KINDS = {"digits": DigitsCommand, "synthetic": SyntheticCommand, "numpy": NumpyCommand,
-         "xarray": XarrayCommand, "images": ImagesCommand, "info": InfoCommand}
+         "hdf5": Hdf5Command, "xarray": XarrayCommand, "images": ImagesCommand,
+         "masks": MasksCommand, "nifti": NiftiCommand, "info": InfoCommand}
 
 
 def describe(info: dict[str, Any]) -> str:

@@ -16,6 +16,7 @@ from hpcpar.calibrate import provenance
 from hpcpar.cli.run_options import EMULATE, RunCommand, check_training
 from hpcpar.comm import cards
 from hpcpar.comm.cores import NodeCores, fullest_node
+from hpcpar.comm.device_options import kernels_of_all
 from hpcpar.comm.world import World, world
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.io.background_writer import BackgroundWriter
@@ -74,7 +75,8 @@ def _check_files(args: RunCommand, w: World) -> None:
 
 def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     w.agree(lambda: _check_files(args, w))
-    plan, machine, kernels = w.agree(lambda: _read(args, w))
+    of_all = kernels_of_all(w, args.kernels)
+    plan, machine, kernels = w.agree(lambda: _read(args, w, of_all))
     network = plan.network.build()
     started = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     kind = Inference if args.forward_only else Training
@@ -90,6 +92,7 @@ def _run(args: RunCommand, w: World, stop: StopRequest) -> int:
     node = fullest_node(w, args.device)
     lines = ProgressBar(w.rank)
     lines.say(_heading(args, job))
+    lines.say(f"convolutions: {kernels.versions['convolutions']}")
     for note in _notes(args, job, machine, kernels, node):
         lines.say(f"note: {note}")
     recorder = Recorder(w, job, args.device, node, {
@@ -242,7 +245,7 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
     }
 
 
-def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
+def _read(args: RunCommand, w: World, kernels: str) -> tuple[plans.Plan, Machine, Backend]:
     """Reads and checks the inputs, without communication."""
     plan, machine = plan_and_machine(args.plan, args.machine)
     require_executed(plan.precision, plan.framework)
@@ -251,9 +254,9 @@ def _read(args: RunCommand, w: World) -> tuple[plans.Plan, Machine, Backend]:
     if not args.forward_only:
         require_own_training(network)
     require(network, plan, not args.forward_only)
-    kernels = backend("cpu" if args.device == EMULATE else args.device,
-                      args.math_for(plan.precision), w.local_rank, args.kernels)
-    return plan, machine, kernels
+    return plan, machine, backend(
+        "cpu" if args.device == EMULATE else args.device, args.math_for(plan.precision),
+        w.local_rank, kernels, machine.convolutions)
 
 
 def _number(value: float) -> float | None:

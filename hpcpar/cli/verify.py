@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from hpcpar.api.options import ModuleOptions
 from hpcpar.cli.options import ExternalOptions, ResultOptions, StartOptions
-from hpcpar.comm.device_options import DeviceOptions
+from hpcpar.comm.device_options import DeviceOptions, kernels_of_all
 from hpcpar.comm.world import World, world
 from hpcpar.data.dataset import REMEDY
 from hpcpar.io.hdf5 import check
@@ -47,7 +47,8 @@ def main(args: VerifyCommand) -> int:
 
 def _run(args: VerifyCommand, w: World) -> int:
     w.agree(lambda: _check_data(args, w))
-    given, kernels = w.agree(lambda: _read(args, w))
+    of_all = kernels_of_all(w, args.kernels)
+    given, kernels = w.agree(lambda: _read(args, w, of_all))
     network = given.network.build()
     plan = w.agree(lambda: comparable(network, given, args.precision))
     lines = ProgressBar(w.rank)
@@ -89,11 +90,13 @@ def _check_data(args: VerifyCommand, w: World) -> None:
         check([args.data], "data file", REMEDY, args.allow_external)
 
 
-def _read(args: VerifyCommand, w: World) -> tuple[plans.Plan, Backend]:
+def _read(args: VerifyCommand, w: World, kernels: str) -> tuple[plans.Plan, Backend]:
     """Reads and checks the inputs, without communication."""
     plan = plans.load(args.plan)
     network = plan.network.build()
     require_own_training(network)
     require(network, plan)
     require_servers(plan, args.device)
-    return plan, backend(args.device, local_rank=w.local_rank, kernels=args.kernels)
+    calibrated = plan.machine.convolutions if plan.machine else None
+    return plan, backend(args.device, local_rank=w.local_rank, kernels=kernels,
+                         calibrated=calibrated)

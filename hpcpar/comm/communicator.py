@@ -136,7 +136,8 @@ class Communicator:
 
     def progress(self) -> None:
         """Advance every step in flight."""
-        self._active = [transfer for transfer in self._active if not transfer.progress()]
+        if self._active:
+            self._active = [transfer for transfer in self._active if not transfer.progress()]
 
     def wait(self, transfer: Transfer) -> None:
         """Wait for a step's messages and start to unpack them; other steps advance meanwhile.

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hpcpar.comm.transport import Transport
+from hpcpar.comm.world import World
 from hpcpar.errors import InputError
-from hpcpar.kernels import CPU_KERNELS
+from hpcpar.kernels.conv_choice import AUTO, CPU_KERNELS, NUMPY, has_torch
 from hpcpar.kernels.interface import MathMode
 from hpcpar.options import other_names
 from hpcpar.options.checks import OneOf
@@ -31,14 +32,20 @@ class DeviceOptions(OptionGroup, section="machine"):
     device: str = option("cpu", OneOf(DEVICES, other_names.DEVICES), "where ranks compute",
                          first=True)
     kernels: str = option(
-        "numpy", OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, or PyTorch's "
-        "(oneDNN; needs the extra torch)")
+        AUTO, OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, PyTorch's "
+        "(oneDNN; needs the extra torch), or for each kind the faster one of the calibration")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.device == "gpu" and self.kernels != CPU_KERNELS[0]:
+        if self.device == "gpu" and self.kernels != AUTO:
             raise InputError(f"--kernels {self.kernels} runs on CPUs, but --device is gpu: drop "
                              "one of them")
+
+
+def kernels_of_all(world: World, kernels: str) -> str:
+    """The kernels that all ranks can use: ``auto`` is NumPy's if a rank lacks PyTorch. Collective.
+    """
+    return NUMPY if kernels == AUTO and not world.min(has_torch()) else kernels
 
 
 @dataclass(frozen=True, kw_only=True)

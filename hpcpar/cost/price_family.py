@@ -166,7 +166,7 @@ def laid_out(machine: Machine, plan: Plan, steps: Sequence[Step], prices: Sequen
     Where a framework starts sums over samples in cycles, each waits for half a cycle on average.
     """
     return timeline(steps, prices, machine.overlap, len(machine.levels), machine.progress,
-                    machine.factors.loss * plan.rules.cycle_s / 2)
+                    machine.factors.loss * plan.rules.cycle_s / 2, machine.device.submit_s)
 
 
 def price_steps(

@@ -77,13 +77,12 @@ class Images:
     def __init__(self, blocks: SampleArray, name: str) -> None:
         self.blocks, self.name, self.samples = blocks, name, blocks.shape[0]
         self.shape = tuple(blocks.shape[1:])
-        floating = blocks.dtype.kind == "f"
-        self.dtype = np.dtype("f4") if floating else blocks.dtype.newbyteorder("=")
         if len(self.shape) not in (2, 3, 4) or not all(blocks.shape) or (
-                self.dtype not in IMAGE_TYPES):
+                blocks.dtype.kind not in "biuf"):
             raise InputError(f"{name} holds {blocks.dtype} of shape {tuple(blocks.shape)}; give "
-                             "images [N, C, H, W] (volumes [N, C, D, H, W]) of uint8, int16, "
-                             "uint16 or floating point")
+                             "images [N, C, H, W] (volumes [N, C, D, H, W]) of whole or "
+                             "floating-point numbers")
+        self.dtype = _stored_type(blocks, name)
         converted_bytes = 0 if self.dtype == blocks.dtype else self.dtype.itemsize
         _require_memory(blocks, 1 + converted_bytes, name)
 
@@ -252,6 +251,24 @@ def _slices(*arrays: SampleArray) -> Iterator[slice]:
     step = max(1, BLOCK_BYTES // most)
     for start in range(0, arrays[0].shape[0], step):
         yield slice(start, min(start + step, arrays[0].shape[0]))
+
+
+def _stored_type(blocks: SampleArray, name: str) -> np.dtype[Any]:
+    """The type of images in the data file. Whole numbers of more than 16 bits are read for it."""
+    if blocks.dtype.kind == "f":
+        return np.dtype("f4")
+    for dtype in IMAGE_TYPES:
+        if np.can_cast(blocks.dtype, dtype):
+            return dtype
+    low = high = 0
+    for samples in _slices(blocks):
+        values = np.asarray(blocks[samples])
+        low, high = min(low, int(values.min())), max(high, int(values.max()))
+    for dtype in IMAGE_TYPES[:-1]:
+        if np.iinfo(dtype).min <= low and high <= np.iinfo(dtype).max:
+            return dtype
+    raise InputError(f"{name} holds whole numbers from {low} to {high}, but data files hold 16 "
+                     "bits; divide them, or save them as floating-point numbers")
 
 
 def _require_memory(blocks: SampleArray, more_bytes: int, name: str) -> None:

@@ -37,6 +37,9 @@ FORMATS = ("JPEG", "MPO", "PNG", "PPM", "BMP", "DIB", "TIFF", "WEBP", "GIF", "TG
 PIXEL_BYTES = 9
 #: EXIF's tag for how the camera was held.
 _ORIENTATION = 0x0112
+#: Names of folders that hold images and their masks, not classes.
+IMAGES = ("images", "image", "imgs", "img", "jpegimages")
+MASKS = ("masks", "mask", "labels", "label", "annotations", "segmentations", "gt")
 #: Pillow's modes by number of channels.
 MODES = {1: "L", 3: "RGB"}
 #: Paths of images and their labels.
@@ -71,18 +74,12 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
         Pillow is missing, the folder has another layout, an image cannot be read, or the file
         cannot be written.
     """
-    try:
-        import PIL  # noqa: F401
-    except ImportError as err:
-        raise InputError(f"images need Pillow ({err}); install it with: pip install "
-                         "'hpcpar[images]'") from err
-    if len(shape) != 3 or shape[0] not in MODES:
-        raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (color) or 1xHxW (gray)")
+    require_pillow(shape)
     names, splits = _splits(folder, test_fraction)
     total, tried, skipped = sum(map(len, splits.values())), 0, list[str]()
     require_room(path, total, shape, 1)
     block = max(1, BLOCK_BYTES // math.prod(shape))
-    room = _Room(MOST_BYTES)
+    room = Room()
     with (warnings.catch_warnings(), replacing(path, "data file") as f,
           ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool):
         warnings.simplefilter("ignore")  # Pillow warns about images that it reads nevertheless
@@ -91,7 +88,7 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
             statistics = ChannelStatistics(shape[0])
             for start in range(0, len(files), block):
                 batch = files[start : start + block]
-                read = list(pool.map(lambda file: _pixels(file[0], shape, room), batch))
+                read = list(pool.map(lambda file: decoded(file[0], shape, room), batch))
                 faults = [pixels for pixels in read if isinstance(pixels, InputError)]
                 if faults and not skip_damaged:
                     raise faults[0]
@@ -116,6 +113,23 @@ def from_images(path: str, folder: str, shape: tuple[int, ...] = (3, 256, 256),
     return skipped
 
 
+def require_pillow(shape: tuple[int, ...]) -> None:
+    """Checks that images of this shape can be made.
+
+    Raises
+    ------
+    InputError
+        Pillow is missing, or images are neither in color nor gray.
+    """
+    try:
+        import PIL  # noqa: F401
+    except ImportError as err:
+        raise InputError(f"images need Pillow ({err}); install it with: pip install "
+                         "'hpcpar[images]'") from err
+    if len(shape) != 3 or shape[0] not in MODES:
+        raise InputError(f"images {'x'.join(map(str, shape))}: give 3xHxW (color) or 1xHxW (gray)")
+
+
 def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[str, ImageFiles]]:
     """Class names, and the image files of each split by its prefix in the data file."""
     root, held = Path(folder), None
@@ -123,6 +137,7 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
         held = next((root / name for name in ("val", "test") if _folders(root / name)), None)
         root /= "train"
     names = _folders(root)
+    _refuse_masks(root, names)
     if not names:
         raise InputError(f"{folder} has no folders; put the images of each class in their own, "
                          "then run: hpcpar data images FILE.h5 FOLDER")
@@ -144,6 +159,15 @@ def _splits(folder: str, test_fraction: float | None) -> tuple[list[str], dict[s
         raise InputError(f"{held / unknown[0]} is not a class of {root}; rename or remove that "
                          "folder")
     return names, {"": train, "test_": _files(held, names)}
+
+
+def _refuse_masks(root: Path, names: list[str]) -> None:
+    """Refuses folders of images and of masks, which look like two classes."""
+    masks = [name for name in names if name.lower() in MASKS]
+    images = [name for name in names if name.lower() in IMAGES]
+    if len(names) == 2 and masks and images:
+        raise InputError(f"{root} has folders of images and masks, not of classes; run: hpcpar "
+                         f"data masks FILE.h5 {root / images[0]} {root / masks[0]}")
 
 
 def _folders(root: Path) -> list[str]:
@@ -170,7 +194,7 @@ def _walk(root: Path) -> Iterator[tuple[str, list[str]]]:
             yield place, files
 
 
-def _pixels(path: str, shape: tuple[int, ...], room: _Room) -> NDArray[np.uint8] | InputError:
+def decoded(path: str, shape: tuple[int, ...], room: Room) -> NDArray[np.uint8] | InputError:
     """The pixels to store (C, H, W), or the image's fault.
 
     The image is rotated by its EXIF data, cropped at the center to the proportions of (H, W), and
@@ -180,19 +204,30 @@ def _pixels(path: str, shape: tuple[int, ...], room: _Room) -> NDArray[np.uint8]
 
     try:
         require_regular(path)
-        with Image.open(path, formats=_formats()) as opened:
-            pixels = math.prod(opened.size)
-            if pixels * PIXEL_BYTES > MOST_BYTES:
-                raise ValueError(f"it has {pixels:,} pixels; images of at most "
-                                 f"{MOST_BYTES // PIXEL_BYTES:,} are read")
-            with room.taken(pixels * PIXEL_BYTES):
+        with Image.open(path, formats=formats()) as opened:
+            require_size(opened)
+            with room.taken(math.prod(opened.size) * PIXEL_BYTES):
                 return _scaled(opened, shape)
     except (Exception, MemoryError) as err:  # decoders raise all kinds on damaged files
         return InputError(f"{path} cannot be read as an image ({reason(err)}); fix or remove it, "
                           "or skip such images with --skip-damaged")
 
 
-def _formats() -> list[str]:
+def require_size(opened: Any) -> None:
+    """Refuses an open image that is too large (ValueError)."""
+    pixels = math.prod(opened.size)
+    if pixels * PIXEL_BYTES > MOST_BYTES:
+        raise ValueError(f"it has {pixels:,} pixels; images of at most "
+                         f"{MOST_BYTES // PIXEL_BYTES:,} are read")
+
+
+def turned_size(opened: Any) -> tuple[int, int]:
+    """Width and height of an open image, turned as its EXIF data say."""
+    width, height = opened.size
+    return (height, width) if opened.getexif().get(_ORIENTATION, 1) >= 5 else (width, height)
+
+
+def formats() -> list[str]:
     """Formats of Pillow that are read: others, such as EPS, start programs."""
     from PIL import Image
 
@@ -219,22 +254,30 @@ def _scaled(opened: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
         image = image.convert("RGBA")
     if image.mode != MODES[channels]:
         image = image.convert(MODES[channels])
-    wide = image.width * height >= image.height * width
-    whole = ((image.width * height // image.height, height) if wide
-             else (width, image.height * width // image.width))
-    left, top = (whole[0] - width) // 2, (whole[1] - height) // 2
-    part = (left, top, left + width, top + height)
-    # only this part is scaled: the whole of a narrow image would become very large
-    box = tuple(end * size / scaled for end, size, scaled in zip(
-        part, image.size * 2, whole * 2, strict=True))
-    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR, box))
+    pixels = np.asarray(image.resize((width, height), Image.Resampling.BILINEAR,
+                                     center(image.size, (width, height))))
     return pixels.reshape(height, width, channels).transpose(2, 0, 1)
 
 
-class _Room:
+def center(image: tuple[int, int], kept: tuple[int, int]) -> Any:
+    """The central box (left, top, right, bottom) of an image (width, height) that has the
+    proportions of `kept`. Only this part is scaled: the whole of a narrow image would become very
+    large.
+    """
+    (image_width, image_height), (width, height) = image, kept
+    wide = image_width * height >= image_height * width
+    whole = ((image_width * height // image_height, height) if wide
+             else (width, image_height * width // image_width))
+    left, top = (whole[0] - width) // 2, (whole[1] - height) // 2
+    part = (left, top, left + width, top + height)
+    return tuple(end * size / scaled for end, size, scaled in zip(
+        part, image * 2, whole * 2, strict=True))
+
+
+class Room:
     """Memory for the images that threads decode at the same time."""
 
-    def __init__(self, total_bytes: int) -> None:
+    def __init__(self, total_bytes: int = MOST_BYTES) -> None:
         self._free_bytes, self._changed = total_bytes, Condition()
 
     @contextmanager

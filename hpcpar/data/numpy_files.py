@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -13,18 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hpcpar.data.arrays import ArrayOptions, Images, SampleArray, Truth, write_arrays
+from hpcpar.data.channels import channels_first
 from hpcpar.data.dataset import Progress
+from hpcpar.data.part_names import by_part
 from hpcpar.errors import InputError
 from hpcpar.io.files import reason, require_regular
 from hpcpar.io.read_limit import bounded, require_memory
 
-#: Most color channels of an image: a last axis up to this length, after longer ones, looks like
-#: channels.
-COLORS = 4
-#: Names of arrays in .npz files, with or without the name of a part before or after them.
-IMAGES, TRUTHS = ("images", "x", "data"), ("labels", "targets", "masks", "y")
-#: Names of held-out parts; the first one in a file counts.
-HELD_OUT = ("val", "valid", "test")
+#: How files of other formats begin, and what reads them.
+_OTHERS = {b"\x89HDF\r\n\x1a\n": ("an HDF5 file", "hdf5"), b"CDF": ("a NetCDF file", "xarray")}
 
 
 def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | None = None, *,
@@ -64,7 +61,7 @@ def from_numpy(path: str, images: str, truth: str = "", options: ArrayOptions | 
             raise InputError(f"{images} holds only images; give the .npy file of their labels, too")
         parts = []
         for (x, pixels), (y, known) in arrays:
-            made = Images(_channels_first(x, pixels, channels_last), x)
+            made = Images(channels_first(x, pixels, channels_last), x)
             parts.append((made, Truth(known, y, made, options)))
         sources = [images, truth] if truth else [name for (name, _), _ in arrays]
         names = ", ".join(map(os.path.basename, sources))
@@ -81,21 +78,13 @@ def _is_archive(path: str) -> bool:
 def _archived(path: str, archive: zipfile.ZipFile) -> list[Any]:
     """(name, array) of images and ground truth, for the training part and a held-out part."""
     members = {name.removesuffix(".npy"): name for name in archive.namelist()}
-    held = next((part for part in HELD_OUT if _keys(members, part)), "train")
-    train = _keys(members, "") or _keys(members, "train")
-    if not train:
-        raise InputError(f"{path} holds {', '.join(members) or 'nothing'}, without clear names "
-                         "for images and labels; save them with "
-                         "numpy.savez(FILE, images=..., labels=...)")
-    for part in HELD_OUT:
-        named = [name for name in members if part in name.lower().split("_")]
-        if named and not _keys(members, part):
-            raise InputError(f"{path} holds {', '.join(named)}: the held-out part '{part}' "
-                             "needs images and labels, one array of each")
-    parts = {"": train, "held-out part ": _keys(members, held)}
-    return [[(where := f"{path}: {part}'{key}'", _member(archive, members[key], where))
-             for key in keys]
-            for part, keys in parts.items() if not part or held in HELD_OUT]
+    parts = by_part(members, path, "save them with numpy.savez(FILE, images=..., labels=...)")
+    out = []
+    for part, keys in parts.items():
+        where = f"{path}: {part and 'held-out part '}"
+        out.append([(f"{where}'{key}'", _member(archive, members[key], f"{where}'{key}'"))
+                    for key in keys])
+    return out
 
 
 def _member(archive: zipfile.ZipFile, name: str, where: str) -> SampleArray:
@@ -139,16 +128,6 @@ class _Member:
             return np.frombuffer(content, self.dtype).reshape(shape)
 
 
-def _keys(names: Iterable[str], part: str) -> list[str]:
-    """Names of a part's images and ground truth; none if they are missing or ambiguous."""
-    matches = []
-    for kinds in IMAGES, TRUTHS:
-        keys = {key.strip("_") for kind in kinds for key in (f"{part}_{kind}", f"{kind}_{part}")}
-        matches.append([name for name in names if name.lower() in keys])
-    images, truths = matches
-    return [*images, *truths] if len(images) == len(truths) == 1 else []
-
-
 @contextmanager
 def _reading(path: str) -> Iterator[None]:
     """Turns faults of a NumPy file into one line."""
@@ -167,35 +146,11 @@ def _mapped(path: str) -> NDArray[Any]:
     """A memory-mapped .npy file."""
     if _is_archive(path):
         raise InputError(f"{path} is a .npz file; give one such file, with images and labels")
+    with _reading(path), open(path, "rb") as f:
+        start = f.read(8)
+    for begins, (what, command) in _OTHERS.items():
+        if start.startswith(begins):
+            raise InputError(f"{path} is {what}; convert it with: hpcpar data {command} FILE.h5 "
+                             f"{path}")
     with _reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
-
-
-def _channels_first(name: str, pixels: SampleArray, last: bool | None) -> SampleArray:
-    """Images [N, C, H, W] or volumes [N, C, D, H, W]."""
-    shape: tuple[int, ...] = pixels.shape
-    if len(shape) == 3 and not last:
-        shape = (shape[0], 1, *shape[1:])
-    if len(shape) not in (4, 5):
-        raise InputError(f"{name} holds {pixels.dtype} of shape {shape}; give images [N, C, "
-                         "H, W], [N, H, W] or volumes [N, C, D, H, W]")
-    if last is None and shape[-1] <= COLORS < min(shape[1:-1]):
-        raise InputError(f"{name} holds {shape}, which looks like channels last; store its "
-                         f"{shape[-1]} channels first with --channels-last, or keep its "
-                         f"{shape[1]} channels with --no-channels-last")
-    if not isinstance(pixels, np.ndarray):
-        return _Turned(pixels, shape, bool(last))
-    return np.moveaxis(pixels.reshape(shape), -1, 1) if last else pixels.reshape(shape)
-
-
-class _Turned:
-    """Images of an array that is read some samples at a time, channels first."""
-
-    def __init__(self, blocks: SampleArray, shape: tuple[int, ...], last: bool) -> None:
-        self._blocks, self._shape, self._last = blocks, shape, last
-        self.dtype = blocks.dtype
-        self.shape = (shape[0], shape[-1], *shape[1:-1]) if last else shape
-
-    def __getitem__(self, samples: slice) -> NDArray[Any]:
-        pixels = self._blocks[samples].reshape(-1, *self._shape[1:])
-        return np.moveaxis(pixels, -1, 1) if self._last else pixels

@@ -21,7 +21,7 @@ _REMOVED = ("late", "relay")
 _FORMAT = "see 'hpcpar machines local' for the format"
 #: Entries that a file omits if they are empty.
 _OPTIONAL = ("quality", "collectives", "kinds", "cores_per_node", "compute_ratios",
-             "estimate_ratios", "trusts_estimates", "host", "anchored")
+             "estimate_ratios", "trusts_estimates", "host", "anchored", "convolutions")
 #: Fields of the kernel model, which other devices omit.
 _KERNEL_MODEL = ("name", "multiprocessors", "lanes", "software_year")
 #: Fields of a device that a file omits if they are empty.

@@ -57,6 +57,9 @@ class Device:
         Memory bandwidth of one rank.
     launch_s : float
         Fixed overhead of a kernel.
+    submit_s : float
+        Host time to submit a step of the schedule, while the device works on earlier ones; 0 where
+        the host computes, or replays whole iterations.
     peak_flops_per_s : float
         Data sheet float32 rate of one rank, for comparison only; 0 if unknown.
     name : str
@@ -81,6 +84,7 @@ class Device:
     flops_per_s: Positive
     bandwidth_bytes_per_s: Positive
     launch_s: NotNegative = 0.0
+    submit_s: NotNegative = 0.0
     peak_flops_per_s: NotNegative = 0.0
     name: str = ""
     multiprocessors: Count = 0
@@ -232,6 +236,9 @@ class Machine:
         Confidence, origin and sources of the numbers (`hpcpar.calibrate.provenance`), for display.
     anchored : Anchoring or None
         Measured iterations that correct the times (`hpcpar.cost.anchors`).
+    convolutions : mapping
+        Library (``numpy`` or ``torch``) of each kind of convolution when this machine was
+        calibrated (`hpcpar.kernels.conv_choice`); empty if unknown.
     """
 
     name: str
@@ -253,6 +260,7 @@ class Machine:
     trusts_estimates: bool = False
     host: Host | None = None
     anchored: Anchoring | None = None
+    convolutions: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if len(self.levels) > MOST_LEVELS:

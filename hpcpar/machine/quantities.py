@@ -20,6 +20,7 @@ _SMALL = {"": 1.0, "m": 1e-3, "u": 1e-6, "µ": 1e-6, "μ": 1e-6, "n": 1e-9}
 #: Name with a unit -> the corresponding field of `Device`, and its kind of quantity.
 DEVICE = {"memory": ("memory_bytes", "size"), "rate": ("flops_per_s", "flops"),
           "bandwidth": ("bandwidth_bytes_per_s", "rate"), "launch": ("launch_s", "time"),
+          "submit": ("submit_s", "time"),
           "peak": ("peak_flops_per_s", "flops")}
 #: The same for `Level`; `beta_s_per_byte` is an inverse bandwidth.
 LEVEL = {"latency": ("alpha_s", "time"), "bandwidth": ("beta_s_per_byte", "rate"),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from hpcpar.kernels.interface import Array, Backend, Tick
+from hpcpar.kernels.interface import Array, Backend, Bound, Tick
 from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
@@ -93,6 +93,39 @@ class Actions:
         run = op.statistics if step.op is Op.STATISTICS else op.forward
         return partial(self._compute, current, op, step.phase, run)
 
+    def calls(self, step: Compute, action: Action) -> Sequence[Bound]:
+        """The kernels that a step's action calls in a training iteration, for `fused`; none where
+        there is more to do.
+        """
+        if isinstance(action, Bound):
+            return (action,)
+        if step.layer == self._loss_layer or step.op in (Op.INTERIOR, Op.BOUNDARY, Op.UPDATE):
+            return ()
+        current = self.passes.find(step.layer, step.part)
+        op, blocks = current.ops[step.layer], current.blocks[step.layer]
+        weights = self.passes.op_parameters.get(step.layer)
+        if op.empty or weights is not self.parameters.get(step.layer) or (
+                step.op is Op.BACKWARD and (blocks.clears or blocks.begins
+                                            or step.layer == self._first_fc)):
+            return ()
+        return op.calls(step)
+
+    def fused(self, launch: Action, single: Sequence[Action], steps: Sequence[Compute]) -> Action:
+        """One action for steps with their `single` actions: `launch`, while training."""
+        def act() -> None:
+            if not self.training:
+                for action in single:
+                    action()
+                return
+            launch()
+            for step in steps:
+                if step.op is Op.BACKWARD_WEIGHT:
+                    self._computed(step.layer, self.passes.find(step.layer, step.part))
+                elif step.op is Op.BACKWARD:
+                    self._finish(step.layer, written=True)
+
+        return act
+
     # -- forward -----------------------------------------------------------------------------------
     def _compute(self, current: Pass, op: Operator, phase: Phase, run: Action) -> None:
         self._prepare(current, op)
@@ -150,7 +183,7 @@ class Actions:
                 dout[...] = 0
                 if views is not None:
                     self.backend.copy(views[1], views[0])
-            self._finish(step.layer)
+            self._finish(step.layer, written=True)
 
         return action
 
@@ -169,26 +202,31 @@ class Actions:
         blocks, e = reader.blocks[ref.layer], reader.edges[ref.layer][ref.input]
         dout = self.passes.find(step.layer, step.part).blocks[step.layer].dout
         if ref.input in blocks.arriving:
-            return partial(self.backend.accumulate, blocks.arriving[ref.input], dout)
+            return self.backend.bind("accumulate", blocks.arriving[ref.input], dout)
         views = self._overlap(e, dout, blocks.dxs[ref.input])
-        return _nothing if views is None else partial(self.backend.accumulate, views[1], views[0])
+        return _nothing if views is None else self.backend.bind("accumulate", views[1], views[0])
 
     # -- weights -----------------------------------------------------------------------------------
     def _backward_weight(self, layer: str, current: Pass) -> None:
         self._finish(layer)
         current.ops[layer].backward_weight()
+        self._computed(layer, current)
+
+    def _computed(self, layer: str, current: Pass) -> None:
+        """Complete a weight gradient after its step, unless it needs sums over ranks."""
         self.unfinished[layer] = current
         if not sums_known(self.plan, self.network.by_name[layer]):
             self._finish(layer)
 
-    def _finish(self, layer: str) -> None:
-        """Complete a layer's weight gradient. In the first micro-batch, the last of several tied
-        layers starts the sum; all later gradients are added.
+    def _finish(self, layer: str, written: bool = False) -> None:
+        """Complete a layer's weight gradient; `written`: its backward step has written it. In the
+        first micro-batch, the last of several tied layers starts the sum; all later gradients are
+        added.
         """
         current = self.unfinished.pop(layer, None)
         if current is None:
             return
-        if sums_known(self.plan, self.network.by_name[layer]):
+        if not written and sums_known(self.plan, self.network.by_name[layer]):
             current.ops[layer].finish_weight()
         owner = self.network.by_name[layer].weights_of or layer
         total, local = self.parameters.get(owner), self.passes.op_parameters.get(layer)
@@ -216,7 +254,8 @@ class Actions:
 
         for steps in program.neighbors(lambda step: step.phase is Phase.UPDATE):
             actions = [program.actions[i] for i in steps]
-            program.share(partial(self._together, actions), {i: size(i) for i in steps})
+            if len(steps) > 1:
+                program.join(partial(self._together, actions), {i: size(i) for i in steps})
 
     def _together(self, updates: list[Action]) -> None:
         with self.backend.together():

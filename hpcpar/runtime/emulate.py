@@ -46,7 +46,7 @@ def emulate(executor: Executor, simulator: Simulator) -> None:
             step = program.schedule.steps[i]
             assert isinstance(step, Compute)
             program.actions[i] = partial(sleep.compute, seconds[step.layer, step.op, step.part])
-        program.clears, program.before = {}, {}
+        program.clears, program.before, program.joint = {}, {}, {}
 
     for program in (executor.training, executor.evaluation):
         if program is not None:

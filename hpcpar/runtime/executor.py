@@ -22,6 +22,7 @@ from hpcpar.plan.plan import Plan, Synchronization
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.arena import Arena
 from hpcpar.runtime.flight import Berth, Flight, Receiver
+from hpcpar.runtime.fusion import Fusion
 from hpcpar.runtime.ops.base import Caller
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
@@ -138,6 +139,8 @@ class Executor:
                               self._actions.numbers)
                         for _ in range(2)]
         programs = [self._bind_compute(steps) for steps in self.planned.programs]
+        if schedule is not None and backend.works_later:
+            Fusion(self._actions, programs[0]).join()
         messages_bytes, flying_bytes = self._bind_messages(programs)
         alive_bytes = sum(b.items for b in self.planned.peak()) * plan.item_bytes
         self.memory = MemoryUse(alive_bytes, self._arena.laid_bytes, flying_bytes, messages_bytes)
@@ -343,7 +346,6 @@ class Executor:
         self._actions.numbers.iteration, self._actions.training = step, training
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             program.run(first, end)
-        self.communicator.complete()
         self._actions.finish()
 
     def give_back(self, array: Array, receive: Receiver) -> None:

@@ -85,6 +85,8 @@ class Program:
         self.clears = clears
         self.watch: Callable[[int], None] | None = None
         self.notes, self._earlier = Notes([], []), Notes([], [])
+        #: The actions of joined steps, unless the program is watched.
+        self.joint: dict[int, Callable[[], None]] = {}
         #: Steps whose work is done by one action, and their shares of its time.
         self._shares: list[tuple[list[int], NDArray[np.float64]]] = []
         waits: dict[int, list[int]] = {}
@@ -98,6 +100,7 @@ class Program:
         `first` is 0 or the previous call's `end`. Only runs that are `noted` have step times.
         """
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
+        joint = self.joint if self.watch is None else {}
         note = self._noting(first) if noted else _not_noted
         for i, waits in self._order:
             if not first <= i < end:
@@ -117,7 +120,7 @@ class Program:
                 communicator.start(transfers[i])
             elif i in actions:
                 communicator.progress()
-                actions[i]()
+                (joint[i] if i in joint else actions[i])()
             else:
                 continue
             note(i, _Span.WORK)
@@ -147,7 +150,7 @@ class Program:
         return note
 
     def neighbors(self, chosen: Callable[[Step], bool]) -> list[list[int]]:
-        """Runs of two or more chosen compute steps with nothing between them, not even a wait."""
+        """Runs of chosen compute steps with nothing between them, not even a wait."""
         found: list[list[int]] = [[]]
         for i, waits in self._order:
             is_chosen = i in self.actions and chosen(self.schedule.steps[i])
@@ -155,18 +158,15 @@ class Program:
                 found.append([])
             if is_chosen:
                 found[-1].append(i)
-        return [steps for steps in found if len(steps) > 1]
+        return [steps for steps in found if steps]
 
-    def share(self, action: Callable[[], None], items: dict[int, int]) -> None:
-        """Let one action do the work of several steps, as the action of the last one. Its time is
-        divided among them in proportion to their `items`.
-        """
-        *others, last = items
-        for i in others:
-            self.actions[i] = _nothing
-        self.actions[last] = action
-        whole = sum(items.values()) or 1
-        self._shares.append((list(items), np.array([*items.values()]) / whole))
+    def join(self, action: Callable[[], None], weights: dict[int, int]) -> None:
+        """Let one action do several steps, which share its time in proportion to `weights`."""
+        *others, last = weights
+        self.joint |= dict.fromkeys(others, _nothing)
+        self.joint[last] = action
+        whole = sum(weights.values()) or 1
+        self._shares.append((list(weights), np.array([*weights.values()]) / whole))
 
     @cached_property
     def forward_end(self) -> int | None:

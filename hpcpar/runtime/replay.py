@@ -92,7 +92,7 @@ class Replays:
             if i in p.transfers:
                 out.append(_Part(i, _call(communicator.start, p.transfers[i]), by_device))
             elif i in p.actions:
-                out.append(_Part(i, p.actions[i], True))
+                out.append(_Part(i, p.joint.get(i, p.actions[i]), True))
         return out
 
     def _capture(self) -> None:

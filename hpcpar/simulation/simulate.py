@@ -260,13 +260,15 @@ def _of_ranks(steps: Sequence[Step], line: Timeline[Floats], ranks: Sequence[int
     for number, stage in enumerate(line.stages):
         exposed_s: dict[int, Floats] = {
             i: at(seconds, number) for i, seconds in stage.exposed_s.items()}
-        idle_s = max(0.0, total_s - busy_s[number] - float(sum(exposed_s.values())))
+        bubble_s = at(stage.bubble_s, number)
+        idle_s = max(0.0, total_s - busy_s[number] - float(sum(exposed_s.values())) - bubble_s)
         if len(ranks) == 1 and exposed_s:
             exposed_s[max(exposed_s)] += idle_s
-            idle_s = 0.0
+        else:
+            bubble_s += idle_s
         for i, seconds in exposed_s.items():
             waits[i] += seconds
-        stages.append(StageTime[Floats](exposed_s, idle_s))
+        stages.append(StageTime[Floats](exposed_s, bubble_s))
     return Timeline(spans, tuple(waits.tolist()), total_s, tuple(stages))
 
 

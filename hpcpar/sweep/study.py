@@ -16,7 +16,7 @@ from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.io.files import write_text
 from hpcpar.io.schema import Bytes, Count, Extent, one_of, plain, read_json
-from hpcpar.kernels import CPU_KERNELS
+from hpcpar.kernels.conv_choice import AUTO, CPU_KERNELS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -86,7 +86,7 @@ class Study:
     transport: Annotated[str, one_of(*Transport)] = "staged"
     math: Annotated[str, one_of(*MathMode)] = "fp32"
     #: Whose convolutions run on CPUs.
-    kernels: Annotated[str, one_of(*CPU_KERNELS)] = "numpy"
+    kernels: Annotated[str, one_of(*CPU_KERNELS)] = AUTO
     #: Nodes by number of ranks (as text: keys of JSON).
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.

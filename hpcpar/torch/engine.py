@@ -10,9 +10,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.device_options import kernels_of_all
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
@@ -26,13 +28,14 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.program import Program
 from hpcpar.schedule.runnable import require
 from hpcpar.schedule.steps import Schedule
+from hpcpar.torch.device_tensors import DeviceTensors
 from hpcpar.train.job import require_ranks
 
 T = TypeVar("T")
 #: Relative difference between equal losses that rounding explains.
 TOLERANCE = 1e-4
 #: Maps the number of a micro-batch and its outputs to the gradients of the outputs.
-LossOf = Callable[[int, list[NDArray[Any]]], Sequence[NDArray[Any]]]
+LossOf = Callable[[int, list[Tensor]], Sequence[Tensor]]
 
 
 class PassObserver(Protocol):
@@ -65,13 +68,18 @@ class Engine:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, seed: int,
-                 kernels: str = "numpy") -> None:
+                 kernels: str = "auto", device: str = "cpu") -> None:
         require_ranks(world, plan)
         world.agree(lambda: require(network, plan))
         self.world, self.network, self.plan = world, network, plan
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
         self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
-        self.communicator = Communicator(world, backend("cpu", kernels=kernels))
+        calibrated = plan.machine.convolutions if plan.machine else None
+        of_all = kernels_of_all(world, kernels)
+        self.communicator = Communicator(world, world.agree(lambda: backend(
+            device, local_rank=world.local_rank, kernels=of_all, calibrated=calibrated)))
+        self.tensors = DeviceTensors(self.communicator.backend)
+        self._xp = self.communicator.backend.xp
         self.executor = Executor(network, plan, self.schedule, self.communicator,
                                  self.communicator.backend, seed, forward)
         self.executor.give_outputs_to(self)
@@ -92,8 +100,8 @@ class Engine:
         self.group: Any = world.comm
         self.iterations = 0
         self._loss: LossOf | None = None
-        self._outputs: dict[int, list[NDArray[Any]]] = {}
-        self._given: dict[int, Sequence[NDArray[Any]]] = {}
+        self._outputs: dict[int, list[Array]] = {}
+        self._given: dict[int, Sequence[Array]] = {}
         self.under_way = False
         self.recording: PassObserver | None = None
         #: The loss of the last iteration; nan if unknown.
@@ -117,11 +125,12 @@ class Engine:
     # -- the caller of `Outputs` -------------------------------------------------------------------
     def take(self, part: int, outputs: Sequence[Array]) -> None:
         """Keep the outputs of a micro-batch; in `step`, compute its loss at once."""
-        self._outputs[part] = [np.array(x) for x in outputs]
+        self._outputs[part] = [self._xp.array(x) for x in outputs]
         if self._loss is not None:
-            self._given[part] = self._loss(part, self._outputs[part])
+            given = self._loss(part, [*map(self.tensors.to_torch, self._outputs[part])])
+            self._given[part] = [*map(self.tensors.from_torch, given)]
 
-    def gradients(self, part: int) -> Sequence[NDArray[Any]]:
+    def gradients(self, part: int) -> Sequence[Array]:
         """The gradients of a micro-batch's outputs."""
         return self._given[part]
 
@@ -168,18 +177,20 @@ class Engine:
         assert self.executor.training is not None
         return self.executor.training
 
-    def evaluate(self, images: NDArray[Any]) -> list[NDArray[Any]]:
+    def evaluate(self, images: Tensor) -> list[Tensor]:
         """This rank's part of the outputs, in evaluation."""
         self._leave()
         self.world.lookout.place = f"the evaluation after iteration {self.iterations}"
         assert self.executor.evaluation is not None
         sent = self.communicator.trace
         before = {**sent.messages}, {**sent.sent_bytes}
-        self.executor.run_outside(self.executor.evaluation, images, 0, False)
+        with self.tensors.turn():
+            self.executor.run_outside(self.executor.evaluation, self._images(images), 0, False)
+            outputs = self._joined()
         sent.messages, sent.sent_bytes = before
-        return self._joined()
+        return outputs
 
-    def forward(self, images: NDArray[Any]) -> list[NDArray[Any]]:
+    def forward(self, images: Tensor) -> list[Tensor]:
         """This rank's part of the outputs, in training."""
         forward_end = self.training.forward_end
         if forward_end is None:
@@ -187,29 +198,34 @@ class Engine:
                 "the plan interleaves forward and backward passes of its micro-batches (order "
                 "1f1b); call model.step(images, labels, loss), or plan with order='gpipe'")
         self._begin("the forward pass of iteration")
-        self._run(images, end=forward_end)
+        with self.tensors.turn():
+            self._run(self._images(images), end=forward_end)
+            outputs = self._joined()
         self.under_way = True
-        return self._joined()
+        return outputs
 
-    def backward(self, gradients: Sequence[NDArray[Any]]) -> None:
+    def backward(self, gradients: Sequence[Tensor]) -> None:
         """Compute the gradients of all weights, from the gradients of the last `forward`'s outputs.
         """
         forward_end = self.training.forward_end
         assert forward_end is not None
         ends = np.cumsum([len(rows) for rows in self.rows]).tolist()
-        self._given = {part: [g[end - len(rows):end] for g in gradients]
-                       for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
         self.world.lookout.place = f"the backward pass of iteration {self.iterations}"
-        self._run(None, first=forward_end)
+        with self.tensors.turn():
+            arrays = [*map(self.tensors.from_torch, gradients)]
+            self._given = {part: [g[end - len(rows):end] for g in arrays]
+                           for part, (rows, end) in enumerate(zip(self.rows, ends, strict=True))}
+            self._run(None, first=forward_end)
         self.under_way = False
         self._check()
 
-    def step(self, images: NDArray[Any], loss: LossOf) -> None:
+    def step(self, images: Tensor, loss: LossOf) -> None:
         """Run forward and backward passes; `loss` gives the gradients of each micro-batch."""
         self._begin("iteration")
         self._loss = loss
         try:
-            self._run(images)
+            with self.tensors.turn():
+                self._run(self._images(images))
         finally:
             self._loss = None
         self._check()
@@ -222,7 +238,11 @@ class Engine:
         self.iterations += 1
         self.world.lookout.place = f"{place} {self.iterations}"
 
-    def _run(self, images: NDArray[Any] | None, first: int = 0, end: int = sys.maxsize) -> None:
+    def _images(self, images: Tensor) -> Array:
+        """The images of a pass; the executor keeps them until the next one."""
+        return self.tensors.from_torch(images)
+
+    def _run(self, images: Array | None, first: int = 0, end: int = sys.maxsize) -> None:
         """Run steps `first` to `end` (exclusive) of an iteration."""
         begin = perf_counter()
         self.executor.run_outside(self.training, images, self.iterations - 1, True, first, end)
@@ -242,14 +262,15 @@ class Engine:
             trace.check(self.communicator.trace, self.schedule, self.world.rank)
             self._checked = True
 
-    def _joined(self) -> list[NDArray[Any]]:
+    def _joined(self) -> list[Tensor]:
         """The outputs of all micro-batches; on a rank without outputs, arrays of zero samples."""
         if not self._lives:
             shapes = self.network.input_shapes(self.network.loss)
-            return [np.zeros((0, *shape), self.plan.dtype) for shape in shapes]
+            return [self.tensors.to_torch(self._xp.zeros((0, *shape), self.plan.dtype))
+                    for shape in shapes]
         parts = [self._outputs[part] for part in range(len(self.rows))]
-        return [np.concatenate(arrays) if len(arrays) > 1 else arrays[0]
-                for arrays in zip(*parts, strict=True)]
+        return [self.tensors.to_torch(self._xp.concatenate(arrays) if len(arrays) > 1
+                                      else arrays[0]) for arrays in zip(*parts, strict=True)]
 
     # -- sums --------------------------------------------------------------------------------------
     def weight_of(self, part: int) -> float:

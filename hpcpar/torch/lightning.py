@@ -28,13 +28,18 @@ class PlanStrategy(SingleDeviceStrategy):
     The ``LightningModule`` contains one `ParallelModule`. Rank 0 writes logs and checkpoints.
     Checkpoints have whole tensors, so any plan and number of ranks can resume them. The strategy
     refuses losses that differ between ranks, and clips gradients by their norm over all ranks.
+
+    Parameters
+    ----------
+    device : str or torch.device
+        Where the parallel module's tensors are: this rank's card under ``device="gpu"``.
     """
 
     strategy_name = "hpcpar"
     precision_plugin: Any
 
-    def __init__(self) -> None:
-        super().__init__("cpu")
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        super().__init__(device)
         self._world: World = world()
         self.global_rank, self.world_size = self._world.rank, self._world.size
         self.local_rank = self._world.local_rank

@@ -35,11 +35,11 @@ class ParallelModule(nn.Module):
     """
 
     def __init__(self, module: nn.Module, traced: TracedModule, plan: Plan, world: World,
-                 seed: int, kernels: str = "numpy") -> None:
+                 seed: int, kernels: str = "auto", device: str = "cpu") -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
-        self.engine = Engine(world, traced.network, plan, seed, kernels)
+        self.engine = Engine(world, traced.network, plan, seed, kernels, device)
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
@@ -50,13 +50,15 @@ class ParallelModule(nn.Module):
         frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
         #: Each parameter, its gradient, and whether this rank counts it in a norm.
         self.parts: list[tuple[nn.Parameter, Tensor, bool]] = []
-        for name, value, gradient, counts in tensors.own_parts(self.engine.executor,
-                                                               self.tensor_places):
+        with self.engine.tensors.turn():
+            parts = [*tensors.own_parts(self.engine.executor, self.tensor_places,
+                                        self.engine.tensors.to_torch)]
+        for name, value, gradient, counts in parts:
             fixed = name in frozen or self.tensor_places[name].layer.weights == "frozen"
             parameter = nn.Parameter(value, not fixed)
             self._add_parameter(name, parameter)
             self.parts.append((parameter, gradient, counts))
-        self._anchor = torch.zeros((), requires_grad=True)
+        self._anchor = torch.zeros((), device=self.device, requires_grad=True)
         world.expect_all_at_end()
         self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
 
@@ -67,6 +69,11 @@ class ParallelModule(nn.Module):
         for part in path:
             module = module._modules.setdefault(part, _Names())
         module._parameters[last] = parameter
+
+    @property
+    def device(self) -> torch.device:
+        """Where outputs, parameters and the results of `local` are."""
+        return self.engine.tensors.device
 
     def extra_repr(self) -> str:
         return f"{self.plan.strategy}, rank {self.rank} of {self.ranks}"
@@ -110,7 +117,7 @@ class ParallelModule(nn.Module):
 
     def _cut(self, labels: Tensor, rows: NDArray[np.int64], output: int) -> Tensor:
         extents, pixels = self._traced.outputs[output][1:], self._pixels(output)[1:]
-        box, axes = self._samples(labels, rows), len(extents)
+        box, axes = self._samples(labels, rows).to(self.device), len(extents)
         if not extents or labels.dim() <= axes:
             return box
         given = tuple(labels.shape[-axes:])
@@ -136,7 +143,7 @@ class ParallelModule(nn.Module):
         """This rank's box of a sample of an output, with the module's axes."""
         return _in_module(self.engine.pixels(output), self._traced.outputs[output])
 
-    def _images(self, images: Tensor) -> NDArray[Any]:
+    def _images(self, images: Tensor) -> Tensor:
         """This rank's box of the images, in the executor's shape."""
         executor = self.engine.executor
         local = (len(executor.image_rows), *shape(executor.image_box))
@@ -147,7 +154,7 @@ class ParallelModule(nn.Module):
             raise InputError(f"images of shape {shape_text(given)}: pass the whole batch, "
                              f"{shape_text((self.plan.batch, *self._image))}, or this rank's box "
                              f"of it, {shape_text(local)} (model.local_images)")
-        return images.detach().cpu().numpy().reshape(local)
+        return images.detach().reshape(local)
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
@@ -160,6 +167,10 @@ class ParallelModule(nn.Module):
         incomplete : bool
             In evaluation, the batch has fewer samples than a full one; the same on all ranks.
         """
+        if torch.is_autocast_enabled(self.device.type):
+            raise InputError("torch.autocast does not reach the plan's layers, which compute in "
+                             f"{self.plan.precision}: call the model outside of torch.autocast, "
+                             "with autocast(enabled=False); the loss may be inside")
         if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
@@ -179,7 +190,7 @@ class ParallelModule(nn.Module):
         outputs = self._shaped(self.engine.evaluate(self._images(images)))
         return self._structured([out[present] for out in outputs] if incomplete else outputs)
 
-    def run_forward(self, images: NDArray[Any]) -> list[Tensor]:
+    def run_forward(self, images: Tensor) -> list[Tensor]:
         """Run the forward pass of a training iteration; returns the outputs."""
         for name in self._others:
             if name.endswith("num_batches_tracked"):
@@ -188,10 +199,10 @@ class ParallelModule(nn.Module):
 
     def run_backward(self, gradients: Sequence[Tensor]) -> None:
         """Run the backward pass from the gradients of the outputs."""
-        arrays = self._host(gradients, len(self.engine.own_rows))
-        self._compare(arrays)
+        boxes = self._boxes(gradients, len(self.engine.own_rows))
+        self._compare(boxes)
         with AddedGradients(self.parts):
-            self.engine.backward(arrays)
+            self.engine.backward(boxes)
 
     def backward(self, loss: Tensor) -> None:
         """Call `check_loss`, then ``loss.backward()``."""
@@ -228,7 +239,7 @@ class ParallelModule(nn.Module):
         """
         engine, total = self.engine, [0.0]
 
-        def gradients(part: int, outputs: list[NDArray[Any]]) -> list[NDArray[Any]]:
+        def gradients(part: int, outputs: list[Tensor]) -> list[Tensor]:
             outs = [out.requires_grad_() for out in self._shaped(outputs)]
             rows = engine.rows[part]
             local = self._cut(labels, rows, 0) if isinstance(labels, Tensor) else [
@@ -238,8 +249,8 @@ class ParallelModule(nn.Module):
             engine.require_alike_losses(float(value.detach()))
             value.backward()
             total[0] += float(value.detach())
-            return self._host([torch.zeros_like(out) if out.grad is None else out.grad
-                               for out in outs], len(rows))
+            return self._boxes([torch.zeros_like(out) if out.grad is None else out.grad
+                                for out in outs], len(rows))
 
         everyone = engine.group
         engine.group = engine.last_ranks
@@ -251,12 +262,12 @@ class ParallelModule(nn.Module):
         engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]
         return torch.tensor(engine.last_loss, dtype=torch.float64)
 
-    def _compare(self, gradients: Sequence[NDArray[Any]]) -> None:
+    def _compare(self, gradients: Sequence[Tensor]) -> None:
         """Check that ranks with the same outputs have the same gradients, in first iterations."""
         if self.engine.iterations > COMPARED_ITERATIONS:
             return
         engine = self.engine
-        norms = [float(np.abs(g).sum(dtype=np.float64)) for g in gradients]
+        norms = [float(g.abs().sum(dtype=torch.float64)) for g in gradients]
         rows = engine.own_rows.tolist()
         boxes = [engine.pixels(i) for i in range(len(gradients))] if rows else []
         shared = engine.share("the comparison of gradients", (f"{rows} {boxes}", norms))
@@ -271,19 +282,19 @@ class ParallelModule(nn.Module):
                     "losses differ; compute the same loss on every rank, without random numbers"))
 
     # -- outputs -----------------------------------------------------------------------------------
-    def _shaped(self, outputs: Sequence[NDArray[Any]]) -> list[Tensor]:
+    def _shaped(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs with the module's axes."""
         shaped = []
         for i, out in enumerate(outputs):
             axes = len(self._traced.outputs[i])
-            box = shape(self._pixels(i)) if axes != out.ndim - 1 else out.shape[1:]
-            shaped.append(torch.from_numpy(out.reshape(len(out), *box)))
+            box = shape(self._pixels(i)) if axes != out.dim() - 1 else out.shape[1:]
+            shaped.append(out.reshape(len(out), *box))
         return shaped
 
-    def _host(self, gradients: Sequence[Tensor], rows: int) -> list[NDArray[Any]]:
+    def _boxes(self, gradients: Sequence[Tensor], rows: int) -> list[Tensor]:
         """Gradients of the outputs in the executor's shapes."""
         shapes = (shape(self.engine.pixels(i)) for i in range(len(gradients)))
-        return [np.ascontiguousarray(g.detach().numpy()).reshape(rows, *box)
+        return [g.detach().contiguous().reshape(rows, *box)
                 for g, box in zip(gradients, shapes, strict=True)]
 
     def places(self, output: int) -> list[NDArray[np.int64]]:
@@ -310,7 +321,9 @@ class ParallelModule(nn.Module):
                             keep_vars: bool) -> None:
         """Save the whole tensors of the module under its names; all ranks call it together."""
         self.engine.share("the state of the module", None)
-        saved = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
+        with self.engine.tensors.turn():
+            saved = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
+        saved = {name: t.to(self.device) for name, t in saved.items()}
         saved |= {name: t.clone() for name, t in self._others.items()}
         destination.update({prefix + name: saved[name] for name in self._names})
 
@@ -335,7 +348,8 @@ class ParallelModule(nn.Module):
         error_msgs += [f"{prefix}{name} has a different shape" for name in wrong]
         if wrong:
             return
-        tensors.put(self.engine.executor, self.tensor_places, given)
+        with self.engine.tensors.turn():
+            tensors.put(self.engine.executor, self.tensor_places, given)
         for name in self._others.keys() & given.keys():
             self._others[name] = given[name].clone()
 

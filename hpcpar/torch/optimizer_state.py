@@ -54,7 +54,8 @@ def load_optimizer_state_dict(model: ParallelModule, optimizer: Optimizer,
         for key, value in state.get(number, {}).items():
             if _is_cut(value, place.shape):
                 part = own_part(model.engine.executor, place, value)
-                state[number][key] = torch.from_numpy(part.copy()).reshape(parameter.shape)
+                state[number][key] = torch.from_numpy(part.copy()).reshape(parameter.shape).to(
+                    parameter.device)
     optimizer.load_state_dict({**state_dict, "state": state})
 
 
@@ -96,7 +97,7 @@ def _gathered(model: ParallelModule, optimizer: Optimizer, names: Mapping[str, s
         kept = optimizer.state.get(model.get_parameter(names[what]), {}) if what in names else {}
         value = kept.get(key)
         parts.append(np.zeros(like.size, like.dtype) if value is None
-                     else value.detach().numpy().ravel())
+                     else value.detach().cpu().numpy().ravel())
     wholes = dict(global_tensors.of_layer(executor, world, layer, np.concatenate(parts)))
     return {names[what]: _on_all(model, wholes.get(f"{layer.name}/{what}"), place)
             for what, place in places.items()}
@@ -107,4 +108,4 @@ def _on_all(model: ParallelModule, gathered: Any, place: TensorPlace) -> Tensor:
     world, dtype = model.engine.world, model.engine.plan.dtype
     whole = None if gathered is None else np.ascontiguousarray(to_theirs(place, gathered))
     return torch.from_numpy(world.bcast_array(whole, place.shape, np.dtype(dtype)).reshape(
-        place.shape))
+        place.shape)).to(model.device)

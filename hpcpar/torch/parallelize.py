@@ -13,6 +13,7 @@ from hpcpar.api.plan import plan as find_plan
 from hpcpar.api.sources import MachineLike
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
+from hpcpar.kernels.conv_choice import AUTO
 from hpcpar.network.layers import Outputs, Shape
 from hpcpar.network.read.torch_module import TracedModule, traced
 from hpcpar.plan import plan as plans
@@ -24,8 +25,8 @@ PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
 def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
-                machine: MachineLike = "local", seed: int = 0, kernels: str = "numpy",
-                **options: Any) -> ParallelModule:
+                machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
+                device: str = "cpu", **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
 
     Parameters
@@ -43,8 +44,10 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         The machine to plan for (as for ``hpcpar plan --machine``).
     seed : int
         Seed of dropout.
-    kernels : {'numpy', 'torch'}
+    kernels : {'auto', 'numpy', 'torch'}
         The library of convolutions (as for ``hpcpar run --kernels``).
+    device : {'cpu', 'gpu'}
+        Where ranks compute. On GPUs, tensors are on this rank's card.
     **options
         Options of `hpcpar.plan`, if `plan` is a strategy.
 
@@ -53,6 +56,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     InputError
         The module cannot be traced, or the plan does not fit; on every rank.
     """
+    if device == "gpu" and kernels != AUTO:
+        raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
     trace = ranks.agree(lambda: traced(module, tuple(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
@@ -65,7 +70,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     if ranks.rank == 0:
         for note in trace.network.notes:
             say(f"note: {note}")
-    return ParallelModule(module, trace, plans.from_json(chosen, "the plan"), ranks, seed, kernels)
+    return ParallelModule(module, trace, plans.from_json(chosen, "the plan"), ranks, seed, kernels,
+                          device)
 
 
 def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,

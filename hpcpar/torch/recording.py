@@ -38,8 +38,9 @@ class Recording:
         assert machine is not None
         prediction = price(engine.network, plan, machine)
         now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+        device = engine.communicator.backend.name
         self._recorder = Recorder(
-            engine.world, self._run, "cpu", fullest_node(engine.world, "cpu"),
+            engine.world, self._run, device, fullest_node(engine.world, device),
             {"prediction": prediction.to_json(steps=True), "machine": files.to_dict(machine),
              "started": now, "command": " ".join(sys.argv)})
         engine.recording = self

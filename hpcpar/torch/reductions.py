@@ -23,15 +23,15 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, model: ParallelModule) -> Tensor:
-        engine, own = model.engine, values.detach().numpy().astype(np.float64)
+        engine, own = model.engine, values.detach().cpu().numpy().astype(np.float64)
         own = own if engine.counts else np.zeros_like(own)
         small = own.size <= _SHARED
         parts = engine.share("a sum over ranks", own if small else own.shape).values()
         if small:
-            return torch.from_numpy(np.stack([*parts])).sum(0).to(values.dtype)
+            return torch.from_numpy(np.stack([*parts])).sum(0).to(values)
         total = np.empty(own.shape)
         engine.group.Allreduce(np.ascontiguousarray(own), total)
-        return torch.from_numpy(total).to(values.dtype)
+        return torch.from_numpy(total).to(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -45,16 +45,17 @@ class _Gather(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, model: ParallelModule, output: int) -> Tensor:
         ctx.places = model.places(output)
         engine = model.engine
-        box = (ctx.places, values.detach().numpy()) if engine.counts else None
-        whole = np.zeros((model.plan.batch, *model.sample_shape(output)), values.numpy().dtype)
+        own = values.detach().cpu().numpy()
+        box = (ctx.places, own) if engine.counts else None
+        whole = np.zeros((model.plan.batch, *model.sample_shape(output)), own.dtype)
         for part in engine.share("a gathered output", box).values():
             if part is not None:
                 whole[np.ix_(*part[0])] = part[1]
-        return torch.from_numpy(whole)
+        return torch.from_numpy(whole).to(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        return torch.from_numpy(gradients[0].numpy()[np.ix_(*ctx.places)]), None, None
+        return gradients[0][np.ix_(*ctx.places)], None, None
 
 
 def sum(values: Tensor, model: ParallelModule) -> Tensor:
@@ -80,7 +81,7 @@ def mean(values: Tensor, model: ParallelModule) -> Tensor:
         ``reduction="none"``.
     """
     count = torch.tensor(float(values.numel()), dtype=torch.float64)
-    return sum(values.sum(), model) / sum(count, model).to(values.dtype)
+    return sum(values.sum(), model) / sum(count, model).to(values)
 
 
 def gather(values: Tensor, model: ParallelModule, of: int = 0) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
+from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.network.read.torch_module import TracedModule
@@ -90,8 +91,8 @@ def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     return value.reshape(place.shape)
 
 
-def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace]) -> Iterator[
-        tuple[str, Tensor, Tensor, bool]]:
+def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
+              to_torch: Callable[[Array], Tensor]) -> Iterator[tuple[str, Tensor, Tensor, bool]]:
     """Name, value, gradient and whether it counts, for this rank's part of each weight and bias.
 
     Value and gradient share the executor's memory. Among ranks with equal parts, only one counts.
@@ -106,7 +107,7 @@ def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace]) -> Iterato
         value, gradient = p.split(p.flat)[which], p.split(p.grad)[which]
         first = p.layout.holds(executor.rank) and p.layout.replica(executor.rank) == 0
         k = p.layout.config.coordinate("k", executor.rank) if first and which else 0
-        yield name, torch.from_numpy(value), torch.from_numpy(gradient), bool(first and not k)
+        yield name, to_torch(value), to_torch(gradient), bool(first and not k)
 
 
 def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
@@ -137,6 +138,6 @@ def put(executor: Executor, by_name: Mapping[str, TensorPlace],
         place, p = by_name[name], executor.parameters[by_name[name].layer.name]
         part = own_part(executor, place, wholes[name])
         if place.what in RUNNING:
-            p.buffers[RUNNING.index(place.what)] = part
+            p.backend.to_device(part, p.buffers[RUNNING.index(place.what)])
         else:
             p.backend.to_device(part, p.split(p.flat)[place.what == "bias"])

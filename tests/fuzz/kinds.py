@@ -247,6 +247,8 @@ def netcdf(rng: Random, base: Base) -> Case:
             path = base.write("fields3.nc", damaged(rng, f.read()))
     else:
         path = _hdf5(rng, base, "fields.nc")[0]
+        if rng.random() < 0.4:
+            return Case(["data", "hdf5", "d.h5", path, *_XARRAY], child=True)
     return Case(["data", "xarray", "d.h5", path, *_XARRAY], child=True)
 
 
@@ -292,6 +294,7 @@ def special(rng: Random, base: Base) -> Case:
         ["data", "numpy", "d.h5", named, base["labels.npy"]],
         ["data", "numpy", "d.h5", base["images.npy"], named], ["data", "numpy", "d.h5", named],
         ["data", "xarray", "d.h5", named, *_XARRAY], ["data", "images", "d.h5", named],
+        ["data", "hdf5", "d.h5", named], ["data", "masks", "d.h5", named, named],
         ["sweep", "report", named])), child=True)
 
 

@@ -42,6 +42,14 @@ def test_the_hosts_work_is_counted_without_a_card() -> None:
         "kernels", "convolutions", "products", "array operations"))
 
 
+def test_an_iteration_of_resnet50_has_few_launches() -> None:
+    done = subprocess.run(
+        [sys.executable, ROOT / "bench" / "gpu_host.py", "--networks", "resnet50", "--iterations",
+         "2", "--json"], capture_output=True, text=True, timeout=LIMIT_S)
+    assert done.returncode == 0, done.stderr
+    assert 158 < json.loads(done.stdout)["launches"] <= 350  # 158 for its convolutions alone
+
+
 def test_a_part_that_fails_is_named_and_the_others_go_on(tmp_path: Path) -> None:
     pytest.importorskip("cupy", reason="CuPy is not installed (extra 'cuda-check')")
     done = subprocess.run(

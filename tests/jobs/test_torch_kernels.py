@@ -1,4 +1,4 @@
-"""``--kernels torch``: PyTorch's convolutions in whole jobs."""
+"""``--kernels auto`` and ``torch``: PyTorch's convolutions in whole jobs."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from hpcpar.calibrate import provenance
+from hpcpar.kernels.conv_choice import RULE
+from hpcpar.machine import files
+from hpcpar.train import record_file
 from tests.jobs.conftest import Run, summary
 
 pytest.importorskip("torch", reason="PyTorch is not installed (extra 'oracle')")
@@ -25,18 +29,29 @@ def test_pytorchs_kernels_train_as_numpys_do(hpcpar: Run, plan: Callable[..., Pa
     assert done.returncode == 0, done.stderr
 
 
-def test_a_calibration_with_pytorchs_kernels_plans_and_runs(hpcpar: Run, plan: Callable[..., Path],
-                                                            digits: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kernels", ["torch", "auto"])
+def test_a_run_takes_the_calibrations_kernels(hpcpar: Run, plan: Callable[..., Path], digits: Path,
+                                              tmp_path: Path, kernels: str) -> None:
     path, machine = plan(2, "data"), tmp_path / "m.toml"
-    done = hpcpar(2, "calibrate", "--for", path, "--kernels", "torch", "-o", machine)
+    done = hpcpar(2, "calibrate", "--for", path, "--kernels", kernels, "-o", machine)
     assert done.returncode == 0, done.stderr
-    assert 'convolutions = "PyTorch' in machine.read_text()
+    calibrated = files.load(str(machine))
+    assert calibrated.convolutions.keys() == RULE.keys()
+    assert ("kernels" in calibrated.quality) == (kernels == "auto")
     planned = tmp_path / "p.json"
     done = hpcpar(0, "plan", "--network", "lenet5", "--input", "1x8x8", "--batch", 16, "--ranks", 2,
                   "--machine", machine, "--strategy", "data", "-o", planned)
     assert done.returncode == 0, done.stderr
-    done = hpcpar(2, "run", "--plan", planned, "--data", digits, "--steps", 2)
-    assert "measured with convolutions PyTorch" in done.stderr and "has NumPy" in done.stderr
+    record = tmp_path / "r.h5"
+    done = hpcpar(2, "run", "--plan", planned, "--data", digits, "--steps", 2, "--out", record)
+    origin = provenance.origin(calibrated.quality, "the machine")
+    assert origin is not None
+    used = origin.versions["convolutions"]
+    assert f"convolutions: {used}" in done.stderr and "measured with" not in done.stderr
+    assert record_file.load(str(record))[0].versions["convolutions"] == used
+    done = hpcpar(2, "run", "--plan", planned, "--data", digits, "--steps", 2, "--kernels", "numpy")
+    assert "convolutions: NumPy" in done.stderr
+    assert f"measured with convolutions {used}" in done.stderr or used == "NumPy"
 
 
 def test_pytorchs_kernels_are_refused_on_gpus_in_one_line(hpcpar: Run, plan: Callable[..., Path],

@@ -355,6 +355,8 @@ def test_the_backend_names_its_convolutions(library: ModuleType,
     gpu = cupy_backend.CupyBackend(math=MathMode.TF32)
     assert gpu.convolutions.startswith("cudnn ")
     assert gpu.unsupported_convolutions == [] and gpu.cautions == []
+    monkeypatch.setattr(gpu, "convolutions", "cudnn 92301")
+    assert ["9.24" in line for line in gpu.cautions] == [True]
     case = plain_conv(2, 4, 3, 9, 3, 1, 1)
     x, w = random(0, case.x, np.float32), random(1, case.w, np.float32)
     out, want = np.empty((2, *case.out), np.float32)

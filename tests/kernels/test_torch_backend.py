@@ -11,6 +11,8 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
+from hpcpar.kernels import torch_backend
+from hpcpar.kernels.conv_choice import NUMPY, RULE, TORCH
 from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.torch_backend import TorchBackend, _call
 from tests.kernel_conv_cases import *  # noqa: F403
@@ -18,18 +20,17 @@ from tests.kernel_conv_cases import *  # noqa: F403
 
 @pytest.fixture(scope="module")
 def backend() -> Any:
-    return TorchBackend()
+    return TorchBackend(dict.fromkeys(RULE, TORCH))
 
 
 def spec_of(*segments: Segment, pads: tuple[int, int] = (1, 1)) -> ConvSpec:
     return ConvSpec((1, 1), (1, 1), (pads, pads), segments)
 
 
-def test_pytorch_computes_windows_in_equal_groups() -> None:
-    """Kernels above 1 x 1 in equal groups over all channels."""
+def test_pytorch_computes_equal_groups() -> None:
+    """Equal groups over all channels."""
     whole = spec_of(Segment(0, 4, 0, 6))
     assert _call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8), whole) is not None
-    assert _call((2, 4, 8, 8), (6, 4, 1, 1), (2, 6, 8, 8), whole) is None
     halves = spec_of(Segment(0, 2, 0, 3), Segment(2, 4, 3, 6))
     assert _call((2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 8, 8), halves) is not None
     uneven = spec_of(Segment(0, 2, 0, 2), Segment(2, 4, 2, 6))
@@ -42,6 +43,24 @@ def test_pads_of_one_side_are_added() -> None:
     block = spec_of(Segment(0, 4, 0, 6), pads=(0, 1))
     call = _call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 7, 7), block)
     assert call is not None and call.extra == [0, 1, 0, 1] and call.shape == (2, 4, 9, 9)
+
+
+@pytest.mark.parametrize("name", ["forward", "backward data", "backward weight"])
+def test_the_choice_decides_each_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = []
+    for kernel in "_forward", "_backward":
+        function = getattr(torch_backend, kernel)
+        monkeypatch.setattr(torch_backend, kernel, lambda *args, f=function: (
+            called.append(args[-1]), f(*args))[1])
+    backend = TorchBackend(dict.fromkeys(RULE, NUMPY) | {f"window small {name}": TORCH})
+    x, w, dy = (np.ones(s, np.float32) for s in ((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8)))
+    spec = spec_of(Segment(0, 4, 0, 6))
+    backend.conv_forward(x, w, None, spec, np.empty_like(dy))
+    backend.conv_backward_data(dy, w, spec, np.empty_like(x))
+    backend.conv_backward_weight(x, dy, spec, np.empty_like(w), None)
+    mask = {"forward": 1, "backward data": (True, False, False),
+            "backward weight": (False, True, False)}[name]
+    assert called == [mask]
 
 
 def test_two_runs_are_bitwise_equal(backend: Any) -> None:

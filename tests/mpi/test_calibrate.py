@@ -9,18 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.calibrate import calibrate
+from hpcpar.calibrate import calibrate, conv_probe
 from hpcpar.calibrate import compute_probe as probe
 from hpcpar.calibrate import link_probe as links
 from hpcpar.calibrate.for_auto import calibrate_for_auto
 from hpcpar.calibrate.p2p_probe import MESSAGES, P2pProbe
 from hpcpar.comm.communicator import Communicator
+from hpcpar.comm.device_options import kernels_of_all
 from hpcpar.comm.world import World
 from hpcpar.cost.network.collective import collective_s
 from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
 from hpcpar.errors import InputError
+from hpcpar.kernels.conv_choice import AUTO, NUMPY, TORCH
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -60,8 +62,8 @@ def test_values_stay_finite_and_normal_during_calibration(name: str, draw: Any, 
         pytest.skip(str(err))
     made: list[Executor] = []
     monkeypatch.setattr(probe, "Executor", lambda *a: made.append(Executor(*a)) or made[-1])
-    iterate, _ = probe._silent(ranks, network, plan, lower(network, plan, CHOOSERS["ring"]),
-                               NumpyBackend())
+    schedule = lower(network, plan, CHOOSERS["ring"])
+    iterate, _ = probe.silent_iteration(ranks, network, plan, schedule, NumpyBackend())
     weights = {name: p.flat.copy() for name, p in made[0].parameters.items()}
     for _ in range(2):
         iterate()
@@ -90,6 +92,18 @@ def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
         size = np.abs(array[array != 0])
         out[key] = (float(size.min()), float(size.max())) if size.size else (1.0, 0.0)
     return out
+
+
+def test_all_ranks_choose_the_same_kernels(ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One rank without PyTorch makes all ranks take NumPy's; measured ratios are the same."""
+    pytest.importorskip("torch")
+    monkeypatch.setattr(conv_probe, "PROBES", conv_probe.PROBES[4::4])
+    ratios = ranks.comm.allgather(conv_probe.numpy_over_torch(ranks))
+    assert len(ratios[0]) == 6 and min(ratios[0].values()) > 0
+    assert all(each == ratios[0] for each in ratios)
+    assert kernels_of_all(ranks, AUTO) == AUTO
+    monkeypatch.setattr("hpcpar.comm.device_options.has_torch", lambda: ranks.rank != 0)
+    assert kernels_of_all(ranks, AUTO) == NUMPY and kernels_of_all(ranks, TORCH) == TORCH
 
 
 @pytest.mark.parametrize("strategy", ["spatial", "pipeline"])

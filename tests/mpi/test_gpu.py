@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from hpcpar.calibrate import compute_probe
+from hpcpar.calibrate.compute_probe import compute_samples
 from hpcpar.calibrate.link_probe import Steps
 from hpcpar.comm import cards
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
+from hpcpar.machine import files
 from hpcpar.plan.boxes import local, whole_box
 from hpcpar.plan.config import Config
 from hpcpar.plan.plan import NetworkSpec, Overlap, make_plan
@@ -28,10 +33,10 @@ from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.flight import Flight
 from hpcpar.runtime.nonfinite import NonfiniteDetector
 from hpcpar.schedule.lower import lower
-from hpcpar.schedule.steps import Kind, Phase
+from hpcpar.schedule.steps import Compute, Kind, Phase
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
-from tests.mpi.comparison import CHOOSERS, check, facts
+from tests.mpi.comparison import CHOOSERS, SEED, check, facts, rates
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -72,6 +77,34 @@ def test_a_loss_over_pixels_trains_on_gpus(gpu_communicator: Communicator) -> No
     for strategy in ("data", "spatial", "filter"):
         check("dice", plan_of("dice", strategy, "full"), "ring", gpu_communicator,
               f"{strategy} on a GPU", steps=2)
+
+
+@pytest.mark.skipif(P > 4, reason="the strategies on a few ranks are enough")
+@pytest.mark.parametrize(("network", "options"), [
+    ("resnet", {}), ("resnet", {"batch_norm": "local"}), ("resnet", {"recompute": 2}),
+    ("lenet5", {}), ("resnet@8", {"microbatches": 2})])
+def test_joined_steps_train_as_single_ones(network: str, options: dict[str, Any],
+                                           gpu: Any) -> None:
+    """A watched program runs its steps one by one, and every strategy trains as PyTorch does."""
+    given, communicator = facts(network), Communicator(world(), gpu)
+    for strategy in one_pass(P):
+        spec = NetworkSpec(given.network.name, given.network.image_shape, given.network.classes)
+        plan = make_plan(spec, strategy, P, given.batch, precision="fp64", network=given.network,
+                         **options)
+        single = check(network, plan, "ring", communicator, f"{strategy}, {options}", steps=2)
+        executor = Executor(given.network, plan, lower(given.network, plan, CHOOSERS["ring"]),
+                            communicator, gpu, SEED)
+        assert executor.training is not None
+        steps = executor.training.schedule.steps
+        joined = any(steps[i].phase is Phase.FORWARD for i in executor.training.joint)
+        assert joined or strategy != "data"
+        pixels = local(executor.image_box, whole_box(given.network.image_shape))
+        losses = [executor.iterate(given.images[i][(executor.image_rows, *pixels)],
+                                   given.targets[i], i, *rates(given.network, plan))[0]
+                  for i in range(2)]
+        assert losses == pytest.approx(single.losses, rel=1e-11)
+        for name, p in executor.parameters.items():
+            np.testing.assert_allclose(fetch(p.flat), single.weights[name], rtol=1e-9, atol=1e-11)
 
 
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
@@ -189,6 +222,34 @@ def test_the_host_runs_ahead(name: str, noted: bool, gpu: Any) -> None:
         older.times()
         assert not newer._berth._mark.point.reached
     newer.result()
+
+
+@pytest.mark.parametrize("strategy", ["data", "spatial"])
+def test_a_calibration_measures_steps_that_wait_in_the_devices_queue(
+        strategy: str, gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device holds until the host has submitted the next steps, and the host waits for it only
+    before that. Host time is a number of its own.
+    """
+    from cupy.cuda import runtime
+
+    holds: list[tuple[float, int]] = []
+    hold = gpu.hold
+
+    def noting(seconds: float) -> None:
+        holds.append((seconds, runtime.host_waits))
+        hold(seconds)
+
+    monkeypatch.setattr(gpu, "hold", noting)
+    monkeypatch.setattr(compute_probe, "_QUEUED_STEPS", 4)
+    monkeypatch.setattr(compute_probe, "VISIT_S", 1e-9)
+    plan = replace(plan_of("lenet5", strategy, "none"), machine=files.load("local"))
+    found = compute_samples(world(), plan, gpu, ())
+    assert found is not None and found.submit_s > 0 and (found.seconds > 0).any()
+    steps = [s for s in schedule_for(plan.network.build(), plan).steps if isinstance(s, Compute)]
+    assert len(holds) >= len(steps) // 4 > 2
+    assert all(seconds == pytest.approx(6 * found.submit_s) for seconds, _ in holds)
+    waits = [now - before for (_, before), (_, now) in pairwise(holds)]
+    assert set(waits) == {1}
 
 
 @pytest.mark.parametrize("transport", [Transport.STAGED, Transport.NCCL])

@@ -396,3 +396,13 @@ def test_a_loops_record_can_be_compared(path: Path, batch: tuple[Tensor, Tensor]
         row = compare_one(record)
         assert row.phases["outside"]["compute"].measured_s > 0
         assert row.phases["backward"]["compute"].measured_s > 0
+
+
+def test_autocast_around_the_model_is_refused(batch: tuple[Tensor, Tensor],
+                                              communicator: Communicator) -> None:
+    model = parallel(plain())
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.raises(InputError, match=r"compute in fp64: call the model outside of torch"):
+            model(batch[0])
+        with torch.autocast("cpu", enabled=False):
+            assert model(batch[0]).dtype is torch.float64

@@ -8,6 +8,8 @@ overlaps with later steps, until a step needs it or the iteration ends.
 If the program itself has to drive the messages, only a fraction of a communication overlaps. If it
 polls for messages now and then, this fraction progresses more slowly during computation. For a
 message between two stages, each of the two programs drives half of the rest.
+
+Where a host submits the steps to a device, a step begins when its host has submitted it, too.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ class StageTime(Generic[Seconds]):
     """Times of an iteration in which a stage's program does not compute.
 
     `exposed_s` maps the index of a communication to its exposed time. `bubble_s` is the time in
-    which the stage waits for the programs of other stages.
+    which the stage waits for the programs of other stages, or for its host to submit a step.
     """
 
     exposed_s: dict[int, Seconds]
@@ -71,13 +73,20 @@ class Timeline(Generic[Seconds]):
 class _Stage:
     """A stage of the timeline; see `timeline` for the parameters."""
 
-    def __init__(self, hidden: float, levels: int, rate: float, delay_s: float) -> None:
+    def __init__(self, hidden: float, levels: int, rate: float, delay_s: float,
+                 submit_s: float) -> None:
         self.clock, self._delay_s = ProgramClock(rate), delay_s
+        self._submit_s, self._submitted_s = submit_s, 0.0
         self.exposed_s: dict[int, Floats] = {}
         self.bubble_s: Floats = 0.0
         self._busy = 1.0 - hidden
         self._free: list[Floats] = [0.0] * levels  # when links become free, on the network's clock
         self._ends: dict[int, Floats] = {}
+
+    def submit(self) -> None:
+        """Wait until the host, which runs ahead, has submitted one more step."""
+        self._submitted_s += self._submit_s
+        self.idle(later(self._submitted_s - self.clock.program_s, 0.0))
 
     def start(self, i: int, step: Comm, price: StepPrice) -> tuple[Floats, Floats]:
         """Start communication `i`; returns its start and end on the program's clock, at full speed.
@@ -137,7 +146,7 @@ class _Stage:
         self._expose(i, exposed_s + busy_s)
 
     def idle(self, seconds: Floats) -> None:
-        """Idle while other stages work."""
+        """Idle while other stages, or the host, work."""
         self.clock.drive(seconds)
         self.bubble_s = self.bubble_s + seconds
 
@@ -172,7 +181,8 @@ def _waits(steps: Sequence[Step], stages: int) -> list[dict[int, list[_Wait]]]:
 
 
 def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float = 1.0,
-             levels: int = 1, rate: float = 1.0, delay_s: float = 0.0) -> Timeline[Floats]:
+             levels: int = 1, rate: float = 1.0, delay_s: float = 0.0,
+             submit_s: float = 0.0) -> Timeline[Floats]:
     """Arrange the steps of an iteration in time.
 
     Parameters
@@ -187,9 +197,11 @@ def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float =
         the program waits; above 0, up to 1. Messages between stages keep their full rate.
     delay_s : float
         Time from when its sender reaches a sum over samples until it may begin.
+    submit_s : float
+        Host time to submit a step.
     """
     count = 1 + max((step.stage for step in steps), default=0)
-    stages = [_Stage(hidden, levels, rate, delay_s) for _ in range(count)]
+    stages = [_Stage(hidden, levels, rate, delay_s, submit_s) for _ in range(count)]
     waits = _waits(steps, count)
     sent_s: dict[int, tuple[Floats, Floats]] = {}  # start and end of each communication
     begins: list[Floats] = []
@@ -205,6 +217,8 @@ def timeline(steps: Sequence[Step], prices: Sequence[StepPrice], hidden: float =
     for i, (step, price) in enumerate(zip(steps, prices, strict=True)):
         stage = stages[step.stage]
         wait(step.stage, i)
+        if submit_s:
+            stage.submit()
         begins.append(stage.clock.program_s)
         if isinstance(step, Compute):
             stage.clock.compute(price.seconds)

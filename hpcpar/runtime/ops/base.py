@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from hpcpar.kernels.interface import Array, Backend, address
+from hpcpar.kernels.interface import Array, Backend, Bound, address
 from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.layers import Layer, Shape
 from hpcpar.plan.boxes import Box, items
 from hpcpar.runtime.parameters import Parameters
 from hpcpar.schedule.memory_plan.blocks import Blocks
+from hpcpar.schedule.steps import Compute
 
 
 class Caller(Protocol):
@@ -202,6 +203,12 @@ class Operator:
         is the gradient of weight and bias on every rank, so they must not add it again. `backward`
         cannot do this, because a layer without trained layers before it has no backward step.
         """
+
+    def calls(self, step: Compute) -> Sequence[Bound]:
+        """The kernels that do a step of a training iteration on a nonempty block, in order, for
+        `Backend.fuse`; none where there is more to do than to call them.
+        """
+        return ()
 
     # -- on nonempty blocks ------------------------------------------------------------------------
     def _forward(self) -> None:

@@ -173,4 +173,4 @@ class OutputsOp(Operator):
         gradients = self.ctx.caller.gradients(self.ctx.part)
         for dx, gradient in zip(self.blocks.dxs, gradients, strict=True):
             if dx is not None:
-                self.backend.to_device(gradient, dx)
+                self.backend.copy(self.backend.upload(gradient), dx)

@@ -2,27 +2,43 @@
 
 from __future__ import annotations
 
-from hpcpar.kernels.interface import Array
+from collections.abc import Sequence
+from functools import cached_property
+
+from hpcpar.kernels.interface import Array, Bound, address
 from hpcpar.network.layers import Add, Concat, Multiply
 from hpcpar.plan.boxes import items
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
+from hpcpar.schedule.steps import Compute, Op
 
 
 @operator(Add)
 class AddOp(Operator):
     """Sum of the inputs; y may share the first input's memory, and dx may share dy's."""
 
-    def _forward(self) -> None:
+    def calls(self, step: Compute) -> Sequence[Bound]:
+        return self._sums if step.op is Op.FORWARD else self._copies
+
+    @cached_property
+    def _sums(self) -> list[Bound]:
         first, second, *others = self.blocks.xs
-        self.backend.add(first, second, self.y)
-        for x in others:
-            self.backend.accumulate(x, self.y)
+        bind = self.backend.bind
+        return [bind("add", first, second, self.y),
+                *(bind("accumulate", x, self.y) for x in others)]
+
+    @cached_property
+    def _copies(self) -> list[Bound]:
+        return [self.backend.bind("copy", self.dy, dx) for dx in self.blocks.dxs
+                if dx is not None and address(dx) != address(self.dy)]
+
+    def _forward(self) -> None:
+        for call in self._sums:
+            call()
 
     def _backward(self) -> None:
-        for dx in self.blocks.dxs:
-            if dx is not None:
-                self._move(self.dy, dx)
+        for call in self._copies:
+            call()
 
 
 @operator(Multiply)

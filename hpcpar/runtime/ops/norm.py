@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cached_property
 
 import numpy as np
 
-from hpcpar.kernels.interface import Array, Tick
+from hpcpar.kernels.interface import Array, Bound
 from hpcpar.network.layers import LRN, BatchNorm, ChannelNorm, Normalization
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
+from hpcpar.schedule.steps import Compute, Op, Phase
 
 
 @operator(LRN)
@@ -81,7 +83,16 @@ class BatchNormOp(NormalizationOp):
         self.mean, self.inv_std = (ctx.backend.zeros((channels,), np.float64) for _ in range(2))
         #: `moments_gradient` times the weight; the forward pass has used its moments by then.
         self._sums = self.moments
-        self._finished = False
+
+    def calls(self, step: Compute) -> Sequence[Bound]:
+        local = self.ctx.local_statistics
+        if step.op is Op.STATISTICS:
+            return (self._moments,)
+        if step.op is Op.BACKWARD_WEIGHT:
+            return (self._moments_backward, self._gradients)[:1 + local]
+        if step.op is Op.BACKWARD:
+            return (self._gradients, self._input_gradient)[local:]
+        return (self._statistics, self._forward)[step.phase is Phase.RECOMPUTE:]
 
     def statistics(self) -> None:
         """Compute `moments` of this rank's block; zero where the block is empty."""
@@ -91,7 +102,7 @@ class BatchNormOp(NormalizationOp):
             self._moments()
 
     @cached_property
-    def _moments(self) -> Tick:
+    def _moments(self) -> Bound:
         return self.backend.bind("channel_moments", self.x, self.moments)
 
     def forward(self) -> None:
@@ -103,57 +114,51 @@ class BatchNormOp(NormalizationOp):
         super().forward()
 
     @cached_property
-    def _running(self) -> Tick:
+    def _running(self) -> Bound:
         return self.backend.bind("batchnorm_running", self.parameters.buffers, self.layer.eps,
                                  self.mean, self.inv_std)
 
     @cached_property
-    def _statistics(self) -> Tick:
+    def _statistics(self) -> Bound:
         a = self.layer
         return self.backend.bind("batchnorm_statistics", self.moments, self.count, a.eps, self.mean,
                                  self.inv_std, self.parameters.buffers, a.momentum)
 
     @cached_property
-    def _forward(self) -> Tick:
+    def _forward(self) -> Bound:
         return self.backend.bind("batchnorm_forward", self.x, self.mean, self.inv_std,
                                  *self._weights(), self.y)
 
     def backward_weight(self) -> None:
         """Compute `moments_gradient`; with local statistics, also the weight gradient."""
-        self._finished = False
         if self.empty:
             self.moments_gradient[...] = 0
         else:
             self._moments_backward()
         if self.ctx.local_statistics:
-            self._finish()
+            self._gradients()
 
     @cached_property
-    def _moments_backward(self) -> Tick:
+    def _moments_backward(self) -> Bound:
         return self.backend.bind("channel_moments_backward", self.x, self.dy, self.mean,
                                  self.inv_std, self.moments_gradient)
 
     def _backward(self) -> None:
-        self.finish_weight()
+        if not self.ctx.local_statistics:
+            self._gradients()
         self._input_gradient()
 
     @cached_property
-    def _input_gradient(self) -> Tick:
+    def _input_gradient(self) -> Bound:
         return self.backend.bind("batchnorm_backward", self.x, self.dy, self.mean, self.inv_std,
                                  self._weights()[0], self._sums, self.count, self.dx)
 
     def finish_weight(self) -> None:
         """With synchronized statistics, take the gradient from the summed moments."""
-        if not self._finished:
-            self._finish()
-
-    def _finish(self) -> None:
-        """Write the weight gradient, and the sums for `backward`."""
-        self._finished = True
         self._gradients()
 
     @cached_property
-    def _gradients(self) -> Tick:
+    def _gradients(self) -> Bound:
         p = self.parameters if self.affine else None
         return self.backend.bind("batchnorm_gradients", self.moments_gradient, self._weights()[0],
                                  self._sums, p and p.dbias, p and p.dweight)

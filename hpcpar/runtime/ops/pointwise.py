@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
-from hpcpar.kernels.interface import Array, Tick
+from hpcpar.kernels.interface import Array, Bound
 from hpcpar.network.layers import Activation, Dropout, Flatten
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
+from hpcpar.schedule.steps import Compute, Op
 
 
 @operator(Activation)
@@ -20,13 +22,16 @@ class ActivationOp(Operator):
         assert isinstance(ctx.layer, Activation)
         self.layer = ctx.layer
 
+    def calls(self, step: Compute) -> Sequence[Bound]:
+        return (self._forward,) if step.op is Op.FORWARD else (self._backward,)
+
     @cached_property
-    def _forward(self) -> Tick:
+    def _forward(self) -> Bound:
         f = self.layer
         return self.backend.bind("activation_forward", f.kind, f.numbers, self.x, self.y)
 
     @cached_property
-    def _backward(self) -> Tick:
+    def _backward(self) -> Bound:
         f = self.layer
         kept = self.x if "input" in f.backward_reads else self.y
         return self.backend.bind("activation_backward", f.kind, f.numbers, kept, self.dy, self.dx)

@@ -70,6 +70,11 @@ class Blocks(Generic[A]):
         """The gradient of the first input."""
         return self.dxs[0]
 
+    @property
+    def each(self) -> list[A | None]:
+        """Inputs and outputs, and their gradients."""
+        return [*self.xs, *self.dxs, self.y, self.dy, self.out, self.dout]
+
     def map(self, make: Callable[[A], B]) -> Blocks[B]:
         """Apply `make` to each block."""
 

@@ -48,6 +48,11 @@ class ndarray(np.ndarray):
     def data(self) -> MemoryPointer:  # type: ignore[override]
         return MemoryPointer(self)
 
+    def __dlpack__(self, **options: Any) -> Any:
+        """For PyTorch on the CPU, which works at once: the taker waits for the current stream."""
+        current_stream().flush()
+        return self.view(np.ndarray).__dlpack__(**options)
+
     def get(self, out: np.ndarray | None = None) -> np.ndarray:
         """A copy on the host. As in CuPy, an array with gaps enters and leaves the stream."""
         refuse_host_copy()
@@ -184,6 +189,11 @@ def asarray(array: Any, dtype: Any = None) -> ndarray:
     made = np.zeros_like(staged)
     current_stream().submit(lambda: np.copyto(made, staged))
     return made.view(ndarray)
+
+
+def from_dlpack(tensor: Any) -> ndarray:
+    """PyTorch's memory on the CPU; its work is done."""
+    return np.from_dlpack(tensor).view(ndarray)
 
 
 def ascontiguousarray(array: Any, dtype: Any = None) -> ndarray:

@@ -18,6 +18,7 @@ from hpcpar.machine import files
 from hpcpar.plan.config import Config
 from hpcpar.plan.layout import Layout
 from hpcpar.plan.plan import NetworkSpec, make_plan
+from hpcpar.prediction.price import price as simulated
 from hpcpar.schedule.steps import NOTHING, Comm, Compute, Op, Phase, Role, Step, TensorRef
 from tests.unit.closed import price
 
@@ -216,3 +217,36 @@ def test_the_program_is_never_busy_twice() -> None:
         for step, span in zip(steps, line.spans, strict=True):
             assert span.end_s - span.start_s == pytest.approx(step.seconds)
             assert span.end_s <= line.total_s * (1 + 1e-12)
+
+
+def submitted(times_s: Sequence[float], submit_s: float) -> Timeline[Any]:
+    """The timeline of compute steps that a host submits."""
+    steps = [compute(seconds) for seconds in times_s]
+    return timeline([t.step for t in steps], [t.price for t in steps], submit_s=submit_s)
+
+
+def test_a_host_that_runs_ahead_costs_its_first_step_only() -> None:
+    assert submitted([5.0, 5.0, 5.0], 1.0).total_s == 16.0
+
+
+def test_short_steps_take_as_long_as_their_host_needs_to_submit_them() -> None:
+    line = submitted([0.1] * 10, 1.0)
+    assert line.total_s == pytest.approx(10.1)
+    assert line.stages[0].bubble_s == pytest.approx(9.1)
+
+
+def test_a_long_step_lets_the_host_get_ahead_for_later_short_ones() -> None:
+    """The larger of two sums, not the sum of the larger ones."""
+    assert submitted([4.0, 0.5, 0.5, 0.5], 1.0).total_s == pytest.approx(6.5)
+
+
+def test_a_predicted_iteration_is_the_larger_of_host_and_device() -> None:
+    machine = files.load("p100x4x4")
+    spec = NetworkSpec("lenet5", (1, 8, 8), 10)
+    network, plan = spec.build(), make_plan(spec, "data", 4, 64)
+    device = simulated(network, plan, machine)
+    slow = simulated(network, plan, replace(machine, device=replace(machine.device, submit_s=1.0)))
+    assert slow.iteration_s >= len(slow.steps) > device.iteration_s
+    parts_s = slow.compute_s + slow.exposed_communication_s + slow.bubble_s
+    assert parts_s == pytest.approx(slow.iteration_s)
+    assert slow.compute_s == pytest.approx(device.compute_s)

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from . import compiler, function, runtime
+from . import compiler, driver, runtime
 from .capture import Graph
 from .memory import MemoryPool, using_allocator
 from .streams import Event, Stream, current_stream, get_elapsed_time
 
 __all__ = ["Device", "Event", "Graph", "MemoryPool", "Stream", "alloc_pinned_memory", "compiler",
-           "current_stream", "function", "get_current_stream", "get_elapsed_time", "is_available",
+           "current_stream", "driver", "get_current_stream", "get_elapsed_time", "is_available",
            "runtime", "using_allocator"]
 
 get_current_stream = current_stream

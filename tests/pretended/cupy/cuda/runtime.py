@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
+cudaDevAttrClockRate = 13
 #: How often the host has waited for the device, or asked how far it is.
 host_waits = 0
 
@@ -27,6 +28,11 @@ def getDeviceCount() -> int:
 def getDeviceProperties(device: int) -> dict[str, Any]:
     return {"name": b"pretended GPU", "totalGlobalMem": 1 << 34, "major": 9, "minor": 0,
             "multiProcessorCount": 1}
+
+
+def deviceGetAttribute(attribute: int, device: int) -> int:
+    """The clock rate (kHz), the only known attribute."""
+    return {cudaDevAttrClockRate: 1_000_000}[attribute]
 
 
 def deviceGetPCIBusId(device: int) -> str:

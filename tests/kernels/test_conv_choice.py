@@ -1,0 +1,53 @@
+"""Which library computes which convolution on CPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from hpcpar.calibrate import conv_probe
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend, conv_choice
+from hpcpar.kernels.conv_choice import (
+    AUTO,
+    NUMPY,
+    PASSES,
+    RULE,
+    TORCH,
+    chosen,
+    conv_kind,
+    in_words,
+)
+
+
+def test_every_kind_has_one_probe() -> None:
+    kinds = [conv_kind(w, y, conv_probe._spec(x, w, y, stride, groups))
+             for x, w, y, stride, groups in conv_probe.PROBES]
+    assert sorted(f"{kind} {name}" for kind in kinds for name in PASSES) == sorted(RULE)
+
+
+def test_the_faster_library_is_chosen() -> None:
+    assert conv_probe.faster({"a": 1.2, "b": 0.9}) == {"a": TORCH, "b": NUMPY}
+
+
+def test_auto_takes_the_calibrated_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one it follows a rule; without PyTorch it is NumPy; a named library ignores it."""
+    mine = dict.fromkeys(RULE, NUMPY) | {"window small forward": TORCH}
+    monkeypatch.setattr(conv_choice, "has_torch", lambda: True)
+    assert chosen(AUTO, mine) == mine
+    assert chosen(AUTO, {}) == chosen(TORCH, mine) == RULE
+    assert set(chosen(NUMPY, mine).values()) == {NUMPY}
+    monkeypatch.setattr(conv_choice, "has_torch", lambda: False)
+    assert set(chosen(AUTO, mine).values()) == {NUMPY}
+    assert backend("cpu", kernels=AUTO, calibrated=mine).versions == {"convolutions": "NumPy"}
+
+
+def test_a_damaged_choice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_choice, "has_torch", lambda: True)
+    with pytest.raises(InputError, match=r"lacks 'window large forward' = numpy or torch"):
+        chosen(AUTO, {**RULE, "window large forward": "mkl"})
+
+
+def test_words_name_what_pytorch_computes() -> None:
+    choice = dict.fromkeys(RULE, NUMPY) | {f"window large {name}": TORCH for name in PASSES}
+    assert in_words(choice | {"1x1 small forward": TORCH}) == (
+        "1x1 small (forward), window large (all)")
