@@ -50,7 +50,7 @@ class Arrays:
 
 def equal(arrays: Arrays, calls: Sequence[tuple[Any, ...]], unread: Sequence[Array] = (),
           last: Array = None) -> None:
-    """Check that the backend fuses the calls, and that this changes nothing but what is unread.
+    """Check that the backend fuses the calls, and that this changes nothing but unread arrays.
     `last` is the array that the last call writes, if it lies where an unread one was.
     """
     bound = arrays.bind(calls)

@@ -127,7 +127,7 @@ def _read(file: str) -> NDArray[Any]:
 
     try:
         require_regular(file)
-        opened = nibabel.load(file)
+        opened: Any = nibabel.load(file)
         require_memory(3 * 8 * math.prod(opened.shape), file, "give smaller volumes")
         with bounded(file, "give smaller volumes"):
             values = np.asarray(nibabel.as_closest_canonical(opened).dataobj)
