@@ -50,9 +50,9 @@ def widened(backend: Backend, array: Array) -> Array:
     return wide
 
 
-def with_bfloat16(backend: Backend) -> Backend:
-    """The backend with kernels that take bfloat16 arrays."""
-    return cast(Backend, _Widening(backend))
+def widening(backend: Backend, mixed: bool) -> Backend:
+    """The backend; if activations are bfloat16 (`mixed`), with kernels that take them."""
+    return cast(Backend, _Widening(backend)) if mixed else backend
 
 
 class _Widening:

@@ -194,7 +194,7 @@ class Actions:
                 dout[...] = 0
                 if views is not None:
                     self.backend.copy(views[1], views[0])
-            self._finish(step.layer, written=True)
+            self._finish(step.layer, written=not op.empty)
 
         return action
 

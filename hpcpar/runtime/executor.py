@@ -14,7 +14,7 @@ from hpcpar.comm import message_buffers
 from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.communicator import Communicator
 from hpcpar.errors import RunError
-from hpcpar.kernels.bfloat16 import with_bfloat16
+from hpcpar.kernels.bfloat16 import widening
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box
@@ -96,8 +96,7 @@ class Executor:
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
                  communicator: Communicator, backend: Backend, seed: int,
                  evaluation: Schedule | None = None, graphs: bool = False) -> None:
-        self.network, self.plan = network, plan
-        self.backend = with_bfloat16(backend) if plan.formats.mixed else backend
+        self.network, self.plan, self.backend = network, plan, widening(backend, plan.formats.mixed)
         self.communicator, self.rank = communicator, communicator.world.rank
         schedules = [s for s in (schedule, evaluation) if s is not None]
         for checked in schedules:
