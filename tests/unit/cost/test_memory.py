@@ -17,6 +17,7 @@ from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.cost.network.halo import halo_of
 from hpcpar.cost.price_family import price_family
 from hpcpar.machine import files
+from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.plan.layout import needed
 from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
@@ -133,6 +134,11 @@ PLANS: list[tuple[str, str, int, dict[str, Any]]] = [
 ]
 
 
+def machine_for(options: dict[str, Any]) -> Machine:
+    """A machine that prices the plan's precision."""
+    return files.load("dgx-a100") if "precision" in options else MACHINE
+
+
 @pytest.mark.parametrize(("name", "strategy", "ranks", "options"), PLANS,
                          ids=lambda v: str(v).replace(" ", ""))
 def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str, ranks: int,
@@ -142,7 +148,7 @@ def test_every_kind_of_plan_takes_its_predicted_memory(name: str, strategy: str,
     """
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    machine = files.load("dgx-a100") if "precision" in options else MACHINE
+    machine = machine_for(options)
     plan = make_plan(spec, strategy, ranks, 16, network=network, machine=machine, **options)
     predicted = price(network, plan, machine)
     schedule = schedule_for(network, plan)
@@ -212,11 +218,11 @@ def test_no_plan_exceeds_the_familys_bound(name: str, strategy: str, ranks: int,
     """Families are priced with a bound: nothing that it says to fit needs more."""
     network = SMALL[name][0]()
     spec = NetworkSpec(network.name, network.image_shape, network.classes)
-    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=MACHINE,
-                     **options)
+    machine = machine_for(options)
+    plan = make_plan(spec, strategy, ranks, 16, network=network, machine=machine, **options)
     for training in (True, False):
-        bound = price_family(network, plan, MACHINE, training=training).memory
-        exact = price(network, plan, MACHINE, training=training).memory
+        bound = price_family(network, plan, machine, training=training).memory
+        exact = price(network, plan, machine, training=training).memory
         for name, value in asdict(exact).items():
             assert value <= asdict(bound)[name], (name, training)
 
