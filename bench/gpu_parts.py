@@ -11,7 +11,6 @@ import importlib.metadata
 import importlib.util
 import json
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -129,17 +128,24 @@ def kernels(session: Session) -> None:
         session.facts[f"without an engine, {math}"] = len(gpu.unsupported_convolutions)
 
 
+def graphs(session: Session) -> None:
+    """Iterations replayed as graphs have the losses and weights of iterations step by step."""
+    from bench.gpu_iterations import replayed_as_submitted
+
+    for name, batch in [("lenet5", 64), *session.cases[:2]]:
+        session.rows.append(replayed_as_submitted(name, batch, 4 if session.small else 10))
+        session.keep()
+    if not all(row["equal"] for row in session.rows):
+        raise SystemExit("replayed iterations differ")
+
+
 def iterations(session: Session) -> None:
-    """Whole iterations of training against PyTorch on the same card."""
+    """Whole iterations of training against PyTorch on the same card, images on the card."""
+    from bench.gpu_iterations import row
+
     for name, batch in session.cases:
-        for math in ("fp32", "tf32"):
-            own_s, ahead_s = _own_iteration_s(session, name, batch, math)
-            peer_s = _torch_iteration_s(session, name, batch, math)
-            row: dict[str, Any] = {"network": name, "batch": batch, "math": math,
-                                   "hpcpar ms": 1e3 * own_s, "host ahead ms": 1e3 * ahead_s}
-            if peer_s is not None:
-                row |= {"PyTorch ms": 1e3 * peer_s, "PyTorch/hpcpar": peer_s / own_s}
-            session.rows.append(row)
+        for precision in ("fp32", "tf32", "amp"):
+            session.rows.append(row(name, batch, precision, session.repeats))
             session.keep()
 
 
@@ -158,75 +164,6 @@ def peers(session: Session) -> None:
     for row in torch_iterations.rows(PARTS["peers"].limit_s - 15):
         session.rows.append(row)
         session.keep()
-
-
-def _own_iteration_s(session: Session, name: str, batch: int, math: str) -> tuple[float, float]:
-    """Time of an iteration whose loss is read at once, and with images on the device and each loss
-    read one iteration late.
-    """
-    from hpcpar.comm.communicator import Communicator
-    from hpcpar.comm.world import world
-    from hpcpar.kernels import backend
-    from hpcpar.network.builtin import network
-    from hpcpar.plan.plan import NetworkSpec, make_plan
-    from hpcpar.runtime.executor import Executor
-    from hpcpar.schedule.lower import lower
-
-    net = network(name)
-    spec = NetworkSpec(name, net.image_shape, net.classes)
-    plan = make_plan(spec, "data", 1, batch)
-    gpu = backend("gpu", math)
-    schedule = lower(net, plan, lambda step: ("ring", 1))
-    executor = Executor(net, plan, schedule, Communicator(world(), gpu), gpu, 0)
-    rng = np.random.default_rng(0)
-    images = rng.standard_normal((batch, *net.image_shape)).astype(np.float32)
-    labels = rng.integers(0, net.classes, batch)
-    times = []
-    for i in range(session.repeats):
-        begin = time.perf_counter()
-        executor.iterate(images, labels, i, 0.001, 0.9, 0.0)
-        times.append(time.perf_counter() - begin)
-    there, ends, flight = gpu.upload(images), [], None
-    for i in range(session.repeats):
-        following = executor.begin(there, labels, i, 0.001, 0.9, 0.0, noted=False)
-        if flight is not None:
-            ends.append(flight.result().ended_s)
-        flight = following
-    assert flight is not None
-    ends.append(flight.result().ended_s)
-    return (statistics.median(times[len(times) // 4:]),
-            statistics.median(np.diff(ends).tolist() or times))
-
-
-def _torch_iteration_s(session: Session, name: str, batch: int, math: str) -> float | None:
-    """None without PyTorch or its CUDA. Images come from the host, as ours."""
-    try:
-        import torch
-    except ImportError:
-        return None
-    if not torch.cuda.is_available():
-        return None
-    from bench.ddp import twin
-    from hpcpar.network.builtin import network
-
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = math == "tf32"
-    torch.backends.cudnn.benchmark = True
-    net = network(name)
-    model = twin(net).cuda()
-    update = torch.optim.SGD(model.parameters(), 0.001, 0.9)
-    images = torch.randn(batch, *net.image_shape)
-    labels = torch.randint(net.classes, (batch,))
-    times = []
-    for _ in range(session.repeats):
-        begin = time.perf_counter()
-        update.zero_grad()
-        loss = torch.nn.functional.cross_entropy(model(images.cuda()), labels.cuda())
-        loss.backward()
-        update.step()
-        loss.item()
-        torch.cuda.synchronize()
-        times.append(time.perf_counter() - begin)
-    return statistics.median(times[len(times) // 4:])
 
 
 def _hpcpar(*words: object, ranks: int = 1) -> str:
@@ -349,8 +286,12 @@ def costs(session: Session) -> None:
         took_s = each_s(action)
         session.rows.append({"what": what, "us": 1e6 * took_s, "GB/s": 1e-9 * moved_bytes / took_s})
     name = "lenet5" if session.small else "resnet50"
-    session.rows.append({"what": f"iteration of {name} of 2 images: host time",
-                         "us": 1e6 * _own_iteration_s(session, name, 2, "fp32")[1], "GB/s": "-"})
+    from bench.gpu_iterations import own_s
+
+    for how, graphs in (("submitted", False), ("replayed", True)):
+        session.rows.append({"what": f"iteration of {name} of 2 images, {how}: host time",
+                             "us": 1e6 * own_s(name, 2, "fp32", graphs, session.repeats),
+                             "GB/s": "-"})
 
 
 @dataclass(frozen=True)
@@ -365,6 +306,7 @@ class Part:
 #: In the order of their worth.
 PARTS = {
     "versions": Part("Versions and clocks", 60, versions),
+    "graphs": Part("Iterations as graphs", 120, graphs),
     "tests": Part("Tests that need a GPU", 300, tests),
     "kernels": Part("Convolutions against PyTorch", 240, kernels),
     "iterations": Part("Iterations against PyTorch", 300, iterations),
