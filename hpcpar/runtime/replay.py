@@ -14,6 +14,7 @@ from typing import NamedTuple
 from hpcpar.comm.trace import Trace
 from hpcpar.runtime.actions import Actions
 from hpcpar.runtime.program import Program
+from hpcpar.schedule.steps import Phase
 
 Call = Callable[[], None]
 #: Iterations before the capture: they build engines, tables and workspaces.
@@ -92,8 +93,17 @@ class Replays:
             if i in p.transfers:
                 out.append(_Part(i, _call(communicator.start, p.transfers[i]), by_device))
             elif i in p.actions:
-                out.append(_Part(i, p.joint.get(i, p.actions[i]), True))
+                replays = self._replays(i)
+                if not replays:
+                    self.refused[i] = "the operator does not say that it replays"
+                out.append(_Part(i, p.joint.get(i, p.actions[i]), replays))
         return out
+
+    def _replays(self, i: int) -> bool:
+        """Whether a compute step's kernels may be launched without calling its operator."""
+        step = self._program.schedule.steps[i]
+        op = self._actions.passes.find(step.layer, step.part).ops.get(step.layer)
+        return op is None or step.phase is Phase.UPDATE or op.replays
 
     def _capture(self) -> None:
         """Run the program once, and keep its graphs and the calls between them."""

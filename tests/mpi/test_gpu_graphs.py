@@ -24,11 +24,13 @@ from hpcpar.plan.plan import NetworkSpec, Plan, make_plan
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.flight import FlightResult
 from hpcpar.runtime.nonfinite import NonfiniteDetector
+from hpcpar.runtime.ops.pointwise import ActivationOp
 from hpcpar.runtime.replay import WARM_UP
 from hpcpar.schedule.lower import lower
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
 from tests.mpi.comparison import CHOOSERS, facts
+from tests.own_layers import SoftplusOp
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -128,6 +130,16 @@ def test_refused_steps_run_between_graphs(name: str, gpu: Any) -> None:
 
 
 @pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
+def test_operators_that_do_not_say_that_they_replay_run_between_graphs(
+        gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a user's own operator, whose Python code may have a state."""
+    assert not SoftplusOp.replays and ActivationOp.replays
+    monkeypatch.setattr(ActivationOp, "replays", False)
+    executor = require_same_bits(gpu, "lenet5", plan_of("lenet5", "data"), Transport.NCCL)
+    assert executor.replays is not None and executor.replays.graphs > 1
+    assert "does not say that it replays" in executor.replays.cautions[0]
+
+
 def test_updates_that_compute_with_the_rate_run_step_by_step(gpu: Any) -> None:
     with outside.registered():
         plan = replace(plan_of("lenet5", "data"), optimizer="nesterov")

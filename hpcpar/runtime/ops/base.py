@@ -126,6 +126,14 @@ class Operator:
     #: In mixed precision, blocks are bfloat16. False: the operator gets float32 copies of them in
     #: every step, which it must not keep.
     takes_bfloat16: ClassVar[bool] = False
+    #: A GPU may launch the operator's kernels again without calling it. An operator from outside of
+    #: this package says so where it keeps no state but arrays.
+    replays: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if "replays" not in vars(cls):
+            cls.replays = cls.__module__.startswith("hpcpar.")
 
     def __init__(self, ctx: Context) -> None:
         self.ctx = ctx
