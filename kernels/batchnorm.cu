@@ -132,7 +132,7 @@ KERNEL channel_moments_backward(
 }
 
 // Statistics of a batch: if `update`, `running` [2, channels] moves toward mean and unbiased variance.
-#define STATISTICS double *mean, double *inv_std, VIEW2(REAL, running), i64 update, double count, double eps, double momentum
+#define STATISTICS double *mean, double *inv_std, VIEW2(WIDE, running), i64 update, double count, double eps, double momentum
 
 // Mean and 1 / sqrt(variance + eps) of a channel from its sums. One thread `writes` them.
 DEVICE void find_statistics(i64 c, double sum, double squares, bool writes, double &center, double &factor, STATISTICS) {
@@ -146,8 +146,8 @@ DEVICE void find_statistics(i64 c, double sum, double squares, bool writes, doub
     inv_std[c] = factor;
     if (update) {
         const double unbiased = count > 1 ? variance * (count / (count - 1)) : variance;
-        AT2(running, 0, c) += (REAL)(momentum * (center - (double)AT2(running, 0, c)));
-        AT2(running, 1, c) += (REAL)(momentum * (unbiased - (double)AT2(running, 1, c)));
+        AT2(running, 0, c) += (WIDE)(momentum * (center - (double)AT2(running, 0, c)));
+        AT2(running, 1, c) += (WIDE)(momentum * (unbiased - (double)AT2(running, 1, c)));
     }
 }
 #define FIND_STATISTICS(...) \
@@ -161,18 +161,18 @@ KERNEL batchnorm_statistics(VIEW2(const double, moments), STATISTICS, i64 channe
 }
 
 // sums = moments * w, and if `write`, the gradients of bias and weight.
-KERNEL batchnorm_gradients(const double *moments, const REAL *w, double *sums, REAL *db, REAL *dw, i64 write, i64 channels) {
+KERNEL batchnorm_gradients(const double *moments, const WIDE *w, double *sums, WIDE *db, WIDE *dw, i64 write, i64 channels) {
     GRID_STRIDE(c, channels) {
         sums[c * 2] = moments[c * 2] * (double)w[c];
         sums[c * 2 + 1] = moments[c * 2 + 1] * (double)w[c];
         if (write) {
-            db[c] = (REAL)moments[c * 2];
-            dw[c] = (REAL)moments[c * 2 + 1];
+            db[c] = (WIDE)moments[c * 2];
+            dw[c] = (WIDE)moments[c * 2 + 1];
         }
     }
 }
 
-KERNEL batchnorm_running(VIEW2(const REAL, running), double *mean, double *inv_std, i64 channels, double eps) {
+KERNEL batchnorm_running(VIEW2(const WIDE, running), double *mean, double *inv_std, i64 channels, double eps) {
     GRID_STRIDE(c, channels) {
         mean[c] = (double)AT2(running, 0, c);
         inv_std[c] = 1.0 / sqrt((double)AT2(running, 1, c) + eps);
@@ -180,23 +180,23 @@ KERNEL batchnorm_running(VIEW2(const REAL, running), double *mean, double *inv_s
 }
 
 KERNEL batchnorm_forward(
-    SHARED5(const REAL, x), SHARED5(REAL, out), const double *mean, const double *inv_std, const REAL *w, const REAL *b, EXTENTS) {
+    SHARED5(const REAL, x), SHARED5(REAL, out), const double *mean, const double *inv_std, const WIDE *w, const WIDE *b, EXTENTS) {
     FOR_SHARES {
         const double scale = inv_std[c] * (double)w[c];
-        const REAL factor = (REAL)scale, addend = (REAL)((double)b[c] - mean[c] * scale);
+        const WIDE factor = (WIDE)scale, addend = (WIDE)((double)b[c] - mean[c] * scale);
         const auto formula = [=](const REAL &x, REAL &out) { out = x * factor + addend; };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, out));
     }
 }
 
 KERNEL batchnorm_backward(
-    SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const REAL *w,
+    SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const WIDE *w,
     VIEW2(const double, sums), double count, EXTENTS) {
     FOR_SHARES {
         // dx = dy_factor * dy + x_factor * x + addend
         const double slope = -inv_std[c] * inv_std[c] * AT2(sums, c, 1) / count;
-        const REAL dy_factor = (REAL)(inv_std[c] * (double)w[c]), x_factor = (REAL)slope;
-        const REAL addend = (REAL)(-inv_std[c] * AT2(sums, c, 0) / count - slope * mean[c]);
+        const WIDE dy_factor = (WIDE)(inv_std[c] * (double)w[c]), x_factor = (WIDE)slope;
+        const WIDE addend = (WIDE)(-inv_std[c] * AT2(sums, c, 0) / count - slope * mean[c]);
         const auto formula = [=](const REAL &x, const REAL &dy, REAL &dx) { dx = dy_factor * dy + (x_factor * x + addend); };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(REAL, dx));
     }
@@ -206,7 +206,7 @@ KERNEL batchnorm_backward(
 // and if it is 0, mean and inv_std have them. With y = batchnorm_forward's result, out = f(y) if `second` is 0, f(y + other) if it is 1; if it
 // is 2, out = f(y) and other = y. f is an activation, or the identity if `function` is negative.
 KERNEL batchnorm_joint_forward(
-    SHARED5(const REAL, x), SHARED5(REAL, other), SHARED5(REAL, out), const double *moments, STATISTICS, const REAL *w, const REAL *b,
+    SHARED5(const REAL, x), SHARED5(REAL, other), SHARED5(REAL, out), const double *moments, STATISTICS, const WIDE *w, const WIDE *b,
     i64 source, i64 second, double function, double p, double q, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
@@ -231,13 +231,13 @@ KERNEL batchnorm_joint_forward(
             FIND_STATISTICS(c, sum, squares, part == 0 && threadIdx.x == 0, center, inverse);
         }
         const double scale = inverse * (double)w[c];
-        const REAL factor = (REAL)scale, addend = (REAL)((double)b[c] - center * scale);
-        const auto f = [=](REAL y) { return function < 0 ? y : act_value((int)function, (REAL)p, (REAL)q, y); };
+        const WIDE factor = (WIDE)scale, addend = (WIDE)((double)b[c] - center * scale);
+        const auto f = [=](REAL y) -> WIDE { return function < 0 ? (WIDE)y : act_value((int)function, (WIDE)p, (WIDE)q, y); };
         if (second == 0) {
             const auto formula = [=](const REAL &x, REAL &out) { out = f(x * factor + addend); };
             FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(REAL, out));
         } else if (second == 1) {
-            const auto formula = [=](const REAL &x, const REAL &other, REAL &out) { out = f((x * factor + addend) + other); };
+            const auto formula = [=](const REAL &x, const REAL &other, REAL &out) { out = f((REAL)(x * factor + addend) + other); };
             FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, other), ARRAY5(REAL, out));
         } else {
             const auto formula = [=](const REAL &x, REAL &other, REAL &out) {
@@ -255,7 +255,7 @@ KERNEL batchnorm_joint_forward(
 // `function` is negative. If `rest`, batchnorm_gradients and batchnorm_backward follow (with parts = 1, or without `sums`).
 KERNEL batchnorm_joint_backward(
     SHARED5(const REAL, x), SHARED5(const REAL, dy), SHARED5(const REAL, kept), SHARED5(const REAL, arriving), SHARED5(REAL, g),
-    SHARED5(REAL, copy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const REAL *w, double *moments, REAL *db, REAL *dw,
+    SHARED5(REAL, copy), SHARED5(REAL, dx), const double *mean, const double *inv_std, const WIDE *w, double *moments, WIDE *db, WIDE *dw,
     i64 write, double count, i64 sums, i64 first, i64 adds, i64 rest, double function, double p, double q, SUMS, EXTENTS) {
     __shared__ double shared[MAX_THREADS];
     FOR_SHARES {
@@ -267,8 +267,8 @@ KERNEL batchnorm_joint_backward(
                 sum += gradient;
                 products += gradient * ((double)x - center);
             };
-            const auto slope = [=](REAL kept, REAL dy) {
-                return function < 0 ? dy : act_gradient((int)function, (REAL)p, (REAL)q, kept, dy);
+            const auto slope = [=](REAL kept, REAL dy) -> WIDE {
+                return function < 0 ? (WIDE)dy : act_gradient((int)function, (WIDE)p, (WIDE)q, kept, dy);
             };
             if (first == 0) {
                 FOR_SHARE(add, ARRAY5(const REAL, x), ARRAY5(const REAL, dy));
@@ -281,7 +281,7 @@ KERNEL batchnorm_joint_backward(
                 FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, dy), ARRAY5(const REAL, kept), ARRAY5(REAL, g));
             } else {
                 const auto formula = [&](const REAL &x, const REAL &dy, const REAL &kept, const REAL &arriving, REAL &g, REAL &copy) {
-                    const REAL gradient = slope(kept, adds ? dy + arriving : dy);
+                    const REAL gradient = slope(kept, adds ? (REAL)(dy + arriving) : dy);
                     g = gradient;
                     copy = gradient;
                     add(x, gradient);
@@ -302,12 +302,12 @@ KERNEL batchnorm_joint_backward(
         }
         if (!rest) continue;
         if (write && part == 0 && threadIdx.x == 0) {
-            db[c] = (REAL)sum;
-            dw[c] = (REAL)products;
+            db[c] = (WIDE)sum;
+            dw[c] = (WIDE)products;
         }
         const auto slope = -inverse * inverse * (products * (double)w[c]) / count;
-        const REAL dy_factor = (REAL)(inverse * (double)w[c]), x_factor = (REAL)slope;
-        const REAL addend = (REAL)(-inverse * (sum * (double)w[c]) / count - slope * center);
+        const WIDE dy_factor = (WIDE)(inverse * (double)w[c]), x_factor = (WIDE)slope;
+        const WIDE addend = (WIDE)(-inverse * (sum * (double)w[c]) / count - slope * center);
         const auto formula = [=](const REAL &x, const REAL &g, REAL &dx) { dx = dy_factor * g + (x_factor * x + addend); };
         FOR_SHARE(formula, ARRAY5(const REAL, x), ARRAY5(const REAL, g), ARRAY5(REAL, dx));
     }

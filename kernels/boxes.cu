@@ -12,13 +12,24 @@ KERNEL unpack(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
 }
 
 KERNEL unpack_add(const REAL *flat, SHAPE5, STRIDES5(box), REAL *box) {
-    const auto formula = [](const REAL &flat, REAL &box) { box += flat; };
+    const auto formula = [](const REAL &flat, REAL &box) { box = box + flat; };
     for_each(d0, d1, d2, d3, d4, formula, FLAT5(const REAL, flat), BOX5(REAL, box));
 }
 
 KERNEL copy_box(const REAL *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out)) {
     const auto formula = [](const REAL &x, REAL &out) { out = x; };
     for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(REAL, out));
+}
+
+// Conversions between REAL and WIDE.
+KERNEL widen_box(const REAL *x, WIDE *out, SHAPE5, STRIDES5(x), STRIDES5(out)) {
+    const auto formula = [](const REAL &x, WIDE &out) { out = x; };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const REAL, x), BOX5(WIDE, out));
+}
+
+KERNEL round_box(const WIDE *x, REAL *out, SHAPE5, STRIDES5(x), STRIDES5(out)) {
+    const auto formula = [](const WIDE &x, REAL &out) { out = x; };
+    for_each(d0, d1, d2, d3, d4, formula, BOX5(const WIDE, x), BOX5(REAL, out));
 }
 
 // out may be x or y.
@@ -52,7 +63,7 @@ KERNEL nonfinite_boxes(const bool *finite, const i64 *boxes, i64 *found, i64 cou
         double bad = 0;
         for (i64 item = threadIdx.x; item < items; item += blockDim.x) {
             const Place5 p = place5(item, box[2], box[3], box[4], box[5]);
-            const REAL value = values[p.i0 * box[6] + p.i1 * box[7] + p.i2 * box[8] + p.i3 * box[9] + p.i4 * box[10]];
+            const WIDE value = values[p.i0 * box[6] + p.i1 * box[7] + p.i2 * box[8] + p.i3 * box[9] + p.i4 * box[10]];
             if (value - value != 0) bad = 1;
         }
         bad = block_sum(bad, part);

@@ -1,4 +1,5 @@
-// Definitions for all kernel sources. The compiler's command line sets REAL: -DREAL=float or -DREAL=double.
+// Definitions for all kernel sources. The compiler's command line sets REAL, the type of arrays: -DREAL=float, -DREAL=double or
+// -DREAL=Bfloat16. Formulas compute in WIDE, which is REAL or wider, and round where they store.
 //
 // Every kernel uses grid-stride loops, so any launch shape is correct, and sums in a fixed order without atomics, so all runs give
 // the same bits. Integer parameters have 64 bits and real parameters are double for any REAL, because CuPy passes Python's int and
@@ -11,6 +12,28 @@ typedef unsigned long long u64;
 
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
+
+// The upper 16 bits of a float, rounded to nearest even; NaN stays NaN. CUDA's own type would need a header that NVRTC may not find, and
+// gives the same bits.
+struct Bfloat16 {
+    unsigned short bits;
+    Bfloat16() = default;
+    DEVICE Bfloat16(float value) {
+        const unsigned all = __float_as_uint(value);
+        bits = (unsigned short)((value == value ? all + 0x7fffu + (all >> 16 & 1u) : all | 0x400000u) >> 16);
+    }
+    DEVICE operator float() const { return __uint_as_float((unsigned)bits << 16); }
+};
+
+template <class T>
+struct WideOf {
+    typedef T type;
+};
+template <>
+struct WideOf<Bfloat16> {
+    typedef float type;
+};
+typedef WideOf<REAL>::type WIDE;
 
 // The largest thread block for kernels with sums over a block (a power of two).
 #define MAX_THREADS 256
@@ -86,22 +109,34 @@ struct Box5 {
     i64 a_0, a_1, a_2, a_3, a_4;
 };
 
-// The widest memory access of a thread.
-struct alignas(16) Vector {
-    REAL at[16 / sizeof(REAL)];
-};
+// The items of REAL that a thread's widest memory access has, and as many items of another type.
 #define WIDTH ((i64)(16 / sizeof(REAL)))
+template <class T>
+struct alignas(16) Vector {
+    T at[WIDTH];
+};
 
 // A vector of an array, loaded from an address, to be changed and stored back.
 template <class T>
 struct Loaded {
     T *address;
-    Vector vector;
+    Vector<T> vector;
+};
+template <class T>
+struct Loaded<const T> {
+    Vector<T> vector;
 };
 
-DEVICE bool aligned(const REAL *a) { return (u64)a % sizeof(Vector) == 0; }
-DEVICE void store(const Loaded<REAL> &loaded) { *(Vector *)loaded.address = loaded.vector; }
-DEVICE void store(const Loaded<const REAL> &) {}  // the formula only reads this array
+template <class T>
+DEVICE bool aligned(const T *a) { return (u64)a % alignof(Vector<T>) == 0; }
+template <class T>
+DEVICE Loaded<T> load(T *a) { return {a, *(const Vector<T> *)a}; }
+template <class T>
+DEVICE Loaded<const T> load(const T *a) { return {*(const Vector<T> *)a}; }
+template <class T>
+DEVICE void store(const Loaded<T> &loaded) { *(Vector<T> *)loaded.address = loaded.vector; }
+template <class T>
+DEVICE void store(const Loaded<const T> &) {}  // the formula only reads this array
 
 // Applies a formula to the elements of one vector of each array. All vectors are read before any is written, so arrays may coincide.
 // If the formula only writes an array, the compiler drops the array's load.
@@ -112,7 +147,7 @@ DEVICE void apply_to_loaded(const Formula &formula, Loaded<T>... loaded) {
 }
 template <class Formula, class... T>
 DEVICE void apply_to_vectors(const Formula &formula, T *...arrays) {
-    apply_to_loaded(formula, Loaded<T>{arrays, *(const Vector *)arrays}...);
+    apply_to_loaded(formula, load(arrays)...);
 }
 
 // Applies a formula to every element of a box; its arguments are the matching elements of all arrays. Contiguous boxes, which

@@ -47,7 +47,7 @@ KERNEL col2im(const REAL *__restrict__ cols, VIEW5(REAL, dx), i64 add, GEOMETRY)
         GRID_STRIDE(item, images * depth * height * width) {
             Place p = place(item, 1, depth, height, width);
             const REAL *col = cols + c * kd * kh * kw * places + p.n * (od * oh * ow);
-            REAL sum = 0;
+            WIDE sum = 0;
             for (int t = 0; t < (int)kd; t++) {
                 const int k = reader(p.d + (int)pd, t, sd, dd, od);
                 for (int u = 0; k >= 0 && u < (int)kh; u++) {

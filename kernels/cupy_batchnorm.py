@@ -9,6 +9,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.cupy_launch import Launching, contiguous, merge_dims, strides, view
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
@@ -107,7 +108,7 @@ def batchnorm_running(gpu: Launching, running: Array, eps: float, mean: Array,
 
 def batchnorm_forward(gpu: Launching, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    weights = (_weights(gpu, w, x.dtype), _weights(gpu, b, x.dtype))
+    weights = (_weights(gpu, w, wide_type(x)), _weights(gpu, b, wide_type(x)))
     for_shares(gpu, "batchnorm_forward", (x, out), (mean, inv_std, *weights))
 
 
@@ -121,5 +122,5 @@ def batchnorm_gradients(gpu: Launching, moments: Array, w: Array, sums: Array, d
 
 def batchnorm_backward(gpu: Launching, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    more = (mean, inv_std, _weights(gpu, w, x.dtype), *view(sums), float(count))
+    more = (mean, inv_std, _weights(gpu, w, wide_type(x)), *view(sums), float(count))
     for_shares(gpu, "batchnorm_backward", (x, dy, dx), more)

@@ -14,6 +14,7 @@ from typing import Any
 
 import cupy as cp
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.cupy_batchnorm import (
     channel_moments,
     for_shares,
@@ -107,7 +108,7 @@ def _require_elementwise(written: Sequence[Array], others: Sequence[Array]) -> N
 
 def _require_weights(x: Array, *weights: Array) -> None:
     """Check that a kernel can read weights where they are."""
-    _require(all(w.flags.c_contiguous and w.dtype == x.dtype for w in weights))
+    _require(all(w.flags.c_contiguous and w.dtype == wide_type(x) for w in weights))
 
 
 def _function(activation: tuple[Any, ...] | None) -> tuple[float, float, float]:
@@ -131,7 +132,7 @@ def _forward(gpu: Launching, calls: _Calls) -> Tick:
     if found is not None:
         source = _MOMENTS
         _require(found[0].flags.c_contiguous and found[3] is mean and found[4] is inv_std)
-        _require(found[5] is None or found[5].dtype == x.dtype)
+        _require(found[5] is None or found[5].dtype == wide_type(x))
     if sums is not None:
         _require(found is not None and _same(sums[0], x) and sums[1] is found[0])
         if parts(x.shape) == 1:

@@ -12,6 +12,7 @@ import numpy as np
 from cupy.cuda import driver, get_current_stream
 
 from hpcpar.kernels import cupy_sources
+from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.kernels.interface import Array, address
 
 Call = Callable[[], None]
@@ -20,7 +21,8 @@ Call = Callable[[], None]
 _MAX_BLOCKS = 65535
 _MAX_DIMS = 5
 #: C type of REAL by NumPy dtype; the dtype's name would be slow to look up.
-_REALS = {np.dtype(name): real for name, real in cupy_sources.REALS.items()}
+_REALS = {BFLOAT16 if name == "bfloat16" else np.dtype(name): real
+          for name, real in cupy_sources.REALS.items()}
 
 
 def strides(array: Array) -> tuple[int, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import cupy as cp
 
+from hpcpar.kernels.bfloat16 import wide_type
 from hpcpar.kernels.cupy_launch import Launching, contiguous, three, view, volume
 from hpcpar.kernels.geometry import PoolSpec
 from hpcpar.kernels.interface import Array
@@ -43,13 +44,15 @@ def maxpool_backward(gpu: Launching, dy: Array, argmax: Array, spec: PoolSpec, d
 def avgpool_forward(gpu: Launching, x: Array, spec: PoolSpec, scales: Sequence[Array],
                     out: Array) -> None:
     gpu.launch("avgpool_forward", x.dtype, out.size,
-               (*_views(x), *_factors(scales, x.dtype), *_views(out), *_geometry(x, out, spec)))
+               (*_views(x), *_factors(scales, wide_type(x)), *_views(out),
+                *_geometry(x, out, spec)))
 
 
 def avgpool_backward(gpu: Launching, dy: Array, spec: PoolSpec, scales: Sequence[Array],
                      dx: Array) -> None:
     gpu.launch("avgpool_backward", dx.dtype, dx.size,
-               (*_views(dy), *_factors(scales, dx.dtype), *_views(dx), *_geometry(dx, dy, spec)))
+               (*_views(dy), *_factors(scales, wide_type(dx)), *_views(dx),
+                *_geometry(dx, dy, spec)))
 
 
 def global_avgpool_forward(x: Array, out: Array) -> None:

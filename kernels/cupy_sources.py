@@ -9,7 +9,7 @@ from pathlib import Path
 #: Each subject has a ``.cu`` file.
 SUBJECTS = ("activation", "batchnorm", "boxes", "conv", "hold", "loss", "lrn", "pool", "update")
 #: C type of REAL in the sources, by name of the NumPy dtype.
-REALS = {"float32": "float", "float64": "double"}
+REALS = {"float32": "float", "float64": "double", "bfloat16": "Bfloat16"}
 #: Threads per block: a power of two, at most MAX_THREADS of common.cuh.
 THREADS = 256
 

@@ -5,7 +5,7 @@
 KERNEL softmax_cross_entropy(
     VIEW2(const REAL, x), const i64 *labels, VIEW2(REAL, dx), double *loss, double *hits, i64 samples, i64 classes, double scale) {
     __shared__ double part[MAX_THREADS];
-    __shared__ REAL value[MAX_THREADS];
+    __shared__ WIDE value[MAX_THREADS];
     __shared__ i64 place[MAX_THREADS];
     for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
         const i64 label = labels[n];
@@ -16,9 +16,9 @@ KERNEL softmax_cross_entropy(
             continue;
         }
         i64 best = threadIdx.x;
-        REAL most = best < classes ? AT2(x, n, best) : (REAL)(-1.0 / 0.0);
+        WIDE most = best < classes ? (WIDE)AT2(x, n, best) : (WIDE)(-1.0 / 0.0);
         for (i64 c = best + blockDim.x; c < classes; c += blockDim.x) {
-            const REAL v = AT2(x, n, c);
+            const WIDE v = AT2(x, n, c);
             if (v > most) {
                 most = v;
                 best = c;
@@ -29,7 +29,7 @@ KERNEL softmax_cross_entropy(
         __syncthreads();
         for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
             if (threadIdx.x < half) {
-                const REAL v = value[threadIdx.x + half];
+                const WIDE v = value[threadIdx.x + half];
                 const i64 c = place[threadIdx.x + half];
                 if (v > value[threadIdx.x] || (v == value[threadIdx.x] && c < place[threadIdx.x])) {
                     value[threadIdx.x] = v;
@@ -64,12 +64,12 @@ KERNEL logistic_cross_entropy(
         const i64 target = label - first_class;
         double sum = 0;
         for (i64 c = threadIdx.x; c < classes; c += blockDim.x) {
-            const REAL v = AT2(x, n, c);
+            const WIDE v = AT2(x, n, c);
             // exp of a non-positive number cannot overflow.
-            const REAL small = exp(v > 0 ? -v : v);
-            const REAL truth = c == target ? (REAL)1 : (REAL)0;
-            const REAL sigmoid = (v > 0 ? (REAL)1 : small) / ((REAL)1 + small);
-            if (label >= 0) sum += (double)((v > 0 ? v : (REAL)0) - (c == target ? v : (REAL)0)) + (double)log1p(small);
+            const WIDE small = exp(v > 0 ? -v : v);
+            const WIDE truth = c == target ? (WIDE)1 : (WIDE)0;
+            const WIDE sigmoid = (v > 0 ? (WIDE)1 : small) / ((WIDE)1 + small);
+            if (label >= 0) sum += (double)((v > 0 ? v : (WIDE)0) - (c == target ? v : (WIDE)0)) + (double)log1p(small);
             AT2(dx, n, c) = label >= 0 ? (REAL)(scale * (double)(sigmoid - truth)) : (REAL)0;
         }
         sum = block_sum(sum, part);
@@ -84,8 +84,8 @@ KERNEL mean_squared_error(
     for (i64 n = blockIdx.x; n < samples; n += gridDim.x) {
         double sum = 0;
         for (i64 c = threadIdx.x; c < outputs; c += blockDim.x) {
-            const REAL target = AT2(targets, n, c);
-            const REAL difference = target == target ? AT2(x, n, c) - target : (REAL)0;
+            const WIDE target = AT2(targets, n, c);
+            const WIDE difference = target == target ? AT2(x, n, c) - target : (WIDE)0;
             sum += (double)difference * (double)difference;
             AT2(dx, n, c) = (REAL)(2.0 * scale * (double)difference);
         }

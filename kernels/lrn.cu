@@ -5,21 +5,21 @@
 #define GEOMETRY i64 images, i64 inputs, i64 outputs, i64 depth, i64 height, i64 width, i64 offset, i64 size
 
 KERNEL lrn_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(REAL, scale), GEOMETRY, double alpha, double beta, double k) {
-    const REAL factor = (REAL)(alpha / (double)size);
+    const WIDE factor = (WIDE)(alpha / (double)size);
     GRID_STRIDE(item, images * outputs * depth * height * width) {
         const Place p = place(item, outputs, depth, height, width);
         Place read = p;
         const int center = p.c + (int)offset;
-        REAL sum = 0;
+        WIDE sum = 0;
         for (read.c = center - (int)size / 2; read.c <= center + ((int)size - 1) / 2; read.c++) {
             if (read.c < 0 || read.c >= (int)inputs) continue;
-            const REAL value = AT5(x, read);
+            const WIDE value = AT5(x, read);
             sum += value * value;
         }
-        const REAL s = (REAL)k + factor * sum;
+        const WIDE s = (WIDE)k + factor * sum;
         read.c = center;
         AT5(scale, p) = s;
-        AT5(out, p) = AT5(x, read) * pow(s, (REAL)-beta);
+        AT5(out, p) = AT5(x, read) * pow(s, (WIDE)-beta);
     }
 }
 
@@ -27,19 +27,19 @@ KERNEL lrn_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(REAL, scale), G
 KERNEL lrn_backward(
     VIEW5(const REAL, x), VIEW5(const REAL, out), VIEW5(const REAL, scale), VIEW5(const REAL, dy), VIEW5(REAL, dx), GEOMETRY, double alpha,
     double beta) {
-    const REAL factor = (REAL)(2.0 * alpha * beta / (double)size);
+    const WIDE factor = (WIDE)(2.0 * alpha * beta / (double)size);
     GRID_STRIDE(item, images * inputs * depth * height * width) {
         const Place p = place(item, inputs, depth, height, width);
         Place from = p;
         const int center = p.c - (int)offset;
-        REAL sum = 0;
+        WIDE sum = 0;
         for (from.c = center - ((int)size - 1) / 2; from.c <= center + (int)size / 2; from.c++) {
             if (from.c < 0 || from.c >= (int)outputs) continue;
             sum += AT5(dy, from) * AT5(out, from) / AT5(scale, from);
         }
-        REAL result = -factor * AT5(x, p) * sum;
+        WIDE result = -factor * AT5(x, p) * sum;
         from.c = center;
-        if (center >= 0 && center < (int)outputs) result += AT5(dy, from) * pow(AT5(scale, from), (REAL)-beta);
+        if (center >= 0 && center < (int)outputs) result += AT5(dy, from) * pow((WIDE)AT5(scale, from), (WIDE)-beta);
         AT5(dx, p) = result;
     }
 }

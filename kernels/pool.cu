@@ -37,16 +37,16 @@ KERNEL maxpool_forward(VIEW5(const REAL, x), VIEW5(REAL, out), VIEW5(short, argm
     GRID_STRIDE(item, images * channels * od * oh * ow) {
         const Place p = place(item, channels, od, oh, ow);
         Place r = p;
-        REAL best = 0;
+        WIDE best = 0;
         int where = -1;
         FOR_READS(r, p) {
-            const REAL value = AT5(x, r);
+            const WIDE value = AT5(x, r);
             if (where < 0 || value > best || (value != value && best == best)) {
                 best = value;
                 where = PLACE(p, r);
             }
         }
-        AT5(out, p) = where < 0 ? (REAL)(-1.0 / 0.0) : best;
+        AT5(out, p) = where < 0 ? (WIDE)(-1.0 / 0.0) : best;
         AT5(argmax, p) = (short)(where < 0 ? 0 : where);
     }
 }
@@ -55,7 +55,7 @@ KERNEL maxpool_backward(VIEW5(const REAL, dy), VIEW5(const short, argmax), VIEW5
     GRID_STRIDE(item, images * channels * depth * height * width) {
         const Place p = place(item, channels, depth, height, width);
         Place o = p;
-        REAL sum = 0;
+        WIDE sum = 0;
         FOR_WINDOWS(o, p) {
             if (AT5(argmax, o) == PLACE(o, p)) sum += AT5(dy, o);
         }
@@ -65,24 +65,24 @@ KERNEL maxpool_backward(VIEW5(const REAL, dy), VIEW5(const short, argmax), VIEW5
 
 // Average pooling with one factor per output index of each axis, with which the caller decides how borders count.
 KERNEL avgpool_forward(
-    VIEW5(const REAL, x), const REAL *__restrict__ scale_d, const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w,
+    VIEW5(const REAL, x), const WIDE *__restrict__ scale_d, const WIDE *__restrict__ scale_h, const WIDE *__restrict__ scale_w,
     VIEW5(REAL, out), GEOMETRY) {
     GRID_STRIDE(item, images * channels * od * oh * ow) {
         const Place p = place(item, channels, od, oh, ow);
         Place r = p;
-        REAL sum = 0;
+        WIDE sum = 0;
         FOR_READS(r, p) sum += AT5(x, r);
         AT5(out, p) = scale_d[p.d] * scale_h[p.h] * scale_w[p.w] * sum;
     }
 }
 
 KERNEL avgpool_backward(
-    VIEW5(const REAL, dy), const REAL *__restrict__ scale_d, const REAL *__restrict__ scale_h, const REAL *__restrict__ scale_w,
+    VIEW5(const REAL, dy), const WIDE *__restrict__ scale_d, const WIDE *__restrict__ scale_h, const WIDE *__restrict__ scale_w,
     VIEW5(REAL, dx), GEOMETRY) {
     GRID_STRIDE(item, images * channels * depth * height * width) {
         const Place p = place(item, channels, depth, height, width);
         Place o = p;
-        REAL sum = 0;
+        WIDE sum = 0;
         FOR_WINDOWS(o, p) sum += scale_d[o.d] * scale_h[o.h] * scale_w[o.w] * AT5(dy, o);
         AT5(dx, p) = sum;
     }

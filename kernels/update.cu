@@ -3,9 +3,9 @@
 
 // The rule of One Weird Trick.
 struct SgdRule {
-    REAL rate, momentum, decay;
+    WIDE rate, momentum, decay;
     DEVICE void operator()(REAL &w, REAL &velocity, const REAL &grad) const {
-        const REAL weight = w, v = momentum * velocity - rate * (grad + decay * weight);
+        const WIDE weight = w, v = momentum * velocity - rate * (grad + decay * weight);
         velocity = v;
         w = weight + v;
     }
@@ -13,30 +13,30 @@ struct SgdRule {
 
 // The same without momentum.
 struct PlainRule {
-    REAL rate, decay;
-    DEVICE void operator()(REAL &w, const REAL &grad) const { w -= rate * (grad + decay * w); }
+    WIDE rate, decay;
+    DEVICE void operator()(REAL &w, const REAL &grad) const { w = w - rate * (grad + decay * w); }
 };
 
 // Adam. `rate` and `spread` include bias correction: rate / (1 - beta1 ** step) and 1 / sqrt(1 - beta2 ** step). AdamW keeps the part
 // `kept` of a weight, other than 1.
 struct AdamRule {
-    REAL rate, spread, beta1, beta2, rest1, rest2, eps, decay, kept;
+    WIDE rate, spread, beta1, beta2, rest1, rest2, eps, decay, kept;
     DEVICE void operator()(REAL &w, REAL &first, REAL &second, const REAL &grad) const {
-        const REAL weight = kept * w, g = grad + decay * weight;
-        const REAL m = beta1 * first + rest1 * g, v = beta2 * second + rest2 * g * g;
+        const WIDE weight = kept * w, g = grad + decay * weight;
+        const WIDE m = beta1 * first + rest1 * g, v = beta2 * second + rest2 * g * g;
         first = m;
         second = v;
         w = weight - rate * m / (sqrt(v) * spread + eps);
     }
 };
 
-#define SGD_RULE SgdRule{(REAL)VALUE(rate), (REAL)momentum, (REAL)decay}
-#define PLAIN_RULE PlainRule{(REAL)VALUE(rate), (REAL)decay}
+#define SGD_RULE SgdRule{(WIDE)VALUE(rate), (WIDE)momentum, (WIDE)decay}
+#define PLAIN_RULE PlainRule{(WIDE)VALUE(rate), (WIDE)decay}
 #define ADAM_NUMBERS NUMBER(rate), NUMBER(step), double beta1, double beta2, double eps, double decay, double decoupled
 #define ADAM_RULE \
     AdamRule{ \
-        (REAL)(VALUE(rate) / (1 - pow(beta1, VALUE(step)))), (REAL)(1 / sqrt(1 - pow(beta2, VALUE(step)))), (REAL)beta1, (REAL)beta2, \
-        (REAL)(1 - beta1), (REAL)(1 - beta2), (REAL)eps, (REAL)decay, (REAL)(1 - VALUE(rate) * decoupled)}
+        (WIDE)(VALUE(rate) / (1 - pow(beta1, VALUE(step)))), (WIDE)(1 / sqrt(1 - pow(beta2, VALUE(step)))), (WIDE)beta1, (WIDE)beta2, \
+        (WIDE)(1 - beta1), (WIDE)(1 - beta2), (WIDE)eps, (WIDE)decay, (WIDE)(1 - VALUE(rate) * decoupled)}
 
 KERNEL sgd_update(
     REAL *w, REAL *velocity, const REAL *grad, SHAPE5, STRIDES5(w), STRIDES5(velocity), STRIDES5(grad), NUMBER(rate), double momentum,

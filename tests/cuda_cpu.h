@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <thread>
@@ -43,6 +44,9 @@ using std::log1p;
 using std::pow;
 using std::sqrt;
 using std::tanh;
+
+inline unsigned __float_as_uint(float value) { return std::bit_cast<unsigned>(value); }
+inline float __uint_as_float(unsigned bits) { return std::bit_cast<float>(bits); }
 
 // Ticks of a processor of 1 GHz.
 inline long long clock64() {
