@@ -14,6 +14,7 @@ import numpy as np
 
 from hpcpar.errors import InputError
 from hpcpar.kernels import any_array, cupy_batchnorm, cupy_fused, cupy_loss, cupy_pool
+from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
@@ -46,6 +47,15 @@ _LAUNCHED = frozenset((
     "channel_moments", "batchnorm_statistics", "batchnorm_running", "batchnorm_forward",
     "channel_moments_backward", "batchnorm_gradients", "batchnorm_backward", "maxpool_forward",
     "maxpool_backward", "lrn_forward", "lrn_backward"))
+#: Kernels of the project that take bfloat16 arrays.
+_BFLOAT16_KERNELS = frozenset((
+    "copy", "accumulate", "add", "add_bias", "activation_forward", "activation_backward",
+    "dropout_mask", "channel_moments", "batchnorm_forward", "channel_moments_backward",
+    "batchnorm_backward", "maxpool_forward", "maxpool_backward", "avgpool_forward",
+    "avgpool_backward", "lrn_forward", "lrn_backward"))
+#: Kernels that convert, by the types from and to which they do.
+_CONVERSIONS = {(BFLOAT16, np.dtype(np.float32)): "widen_box",
+                (np.dtype(np.float32), BFLOAT16): "round_box"}
 
 
 class CupyBackend(Launching, CupyStreams, Backend):
@@ -74,6 +84,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     """
 
     name = "gpu"
+    bfloat16_kernels = _BFLOAT16_KERNELS
 
     def __init__(self, scratch_bytes: int = 256 * 2**20,
                  local_rank: int = 0, math: MathMode = MathMode.FP32) -> None:
@@ -104,6 +115,8 @@ class CupyBackend(Launching, CupyStreams, Backend):
         self._im2col = CupyConv(launch, scratch_bytes, multiply)
         self._conv: CupyConv | CudnnConv = self._im2col
         self.convolutions = "im2col"
+        if multiply is not multiply_by_cupy:
+            self.bfloat16_kernels = _BFLOAT16_KERNELS | {"gemm"}
 
     def _use_cudnn(self, cudnn: Any, workspace_limit_bytes: int, math: MathMode) -> None:
         """Use cuDNN for convolutions, and im2col where cuDNN has no engine."""
@@ -238,7 +251,10 @@ class CupyBackend(Launching, CupyStreams, Backend):
         return True
 
     def copy(self, x: Array, out: Array) -> None:
-        if not self._alike("copy_box", x, out):
+        conversion = _CONVERSIONS.get((x.dtype, out.dtype))
+        if conversion is not None and x.shape == out.shape:
+            self._each(conversion, (x, out), (), BFLOAT16)
+        elif not self._alike("copy_box", x, out):
             out[...] = x
 
     def accumulate(self, x: Array, out: Array) -> None:
@@ -389,13 +405,14 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if not self._joint.add(kernel, arrays, numbers):
             self._each(kernel, arrays, numbers)
 
-    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...]) -> None:
-        """Launch a kernel for an activation or an update; all arrays have the same shape."""
+    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...],
+              dtype: Any = None) -> None:
+        """Launch a kernel on boxes of one shape; REAL is `dtype`, or else their type."""
         if arrays[0].size == 0:
             return
         shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
         args = (*arrays, *shape, *itertools.chain(*steps), *numbers)
-        self.launch(kernel, arrays[0].dtype, arrays[0].size, args)
+        self.launch(kernel, dtype or arrays[0].dtype, arrays[0].size, args)
 
     def nonfinite_search(self, x: Array, outputs: Sequence[Array], found: Array) -> Tick:
         finite = cp.ones((), bool)

@@ -12,6 +12,7 @@ import cupy as cp
 import numpy as np
 
 from hpcpar.errors import InputError
+from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import Array, address
 
@@ -54,6 +55,7 @@ class NcclGroup(DeviceGroup):
         self._types = {
             np.dtype(np.float32): self._nccl.NCCL_FLOAT32,
             np.dtype(np.float64): self._nccl.NCCL_FLOAT64,
+            BFLOAT16: self._nccl.NCCL_BFLOAT16,
         }
         group_id = share(self._nccl.get_unique_id() if rank == 0 else b"")
         self._comm = self._nccl.NcclCommunicator(size, group_id, rank)

@@ -13,6 +13,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import BFLOAT16, wide_type
 from hpcpar.kernels.interface import Array, MathMode, address
 
 #: (left, right, out): out = left @ right, of matrices or batches [batch, rows, columns].
@@ -20,7 +21,7 @@ Multiply = Callable[[Array, Array, Array], None]
 #: cuBLAS's workspace on each stream; NVIDIA's recommendation for its largest cards.
 _WORKSPACE_BYTES = 32 << 20
 #: cudaDataType_t of the operands.
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1}
+_TYPES = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, BFLOAT16: 14}
 
 
 def multiply_by_cupy(left: Array, right: Array, out: Array) -> None:
@@ -43,7 +44,7 @@ def products(math: MathMode) -> tuple[Multiply, str]:
 
 
 class CublasProducts:
-    """Products by cuBLAS; float32 and float64.
+    """Products by cuBLAS: float32, float64, and bfloat16 with sums in float32, also as results.
 
     Parameters
     ----------
@@ -59,9 +60,12 @@ class CublasProducts:
         of_float32 = (kinds.COMPUTE_32F_FAST_TF32 if math is MathMode.TF32
                       else kinds.COMPUTE_32F)
         self._computes = {np.dtype(np.float32): int(of_float32),
-                          np.dtype(np.float64): int(kinds.COMPUTE_64F)}
+                          np.dtype(np.float64): int(kinds.COMPUTE_64F),
+                          BFLOAT16: int(kinds.COMPUTE_32F)}
         self._ones = {dtype: np.ones(1, dtype) for dtype in _TYPES}
         self._zeros = {dtype: np.zeros(1, dtype) for dtype in _TYPES}
+        #: Parts of a sum are not rounded to bfloat16.
+        self._mode = int(cublas.Math.DISALLOW_REDUCED_PRECISION_REDUCTION)
         #: By stream: cuBLAS's handle and its workspace.
         self._handles: dict[int, tuple[int, Array]] = {}
         self._handle()  # a missing library shows here
@@ -72,6 +76,7 @@ class CublasProducts:
         if stream not in self._handles:
             handle = int(self._cublas.create())
             workspace = cp.empty(_WORKSPACE_BYTES, np.uint8)
+            self._cublas.set_math_mode(handle, self._mode)
             self._cublas.set_stream(handle, stream)
             self._cublas.set_workspace(handle, address(workspace), workspace.nbytes)
             self._handles[stream] = handle, workspace
@@ -85,20 +90,20 @@ class CublasProducts:
             out[...] = whole
             return
         (left, turn_left, left_ld), (right, turn_right, right_ld) = map(_operand, (left, right))
-        dtype, (rows, columns), depth = out.dtype, out.shape[-2:], left.shape[-1]
-        kind, compute = _TYPES[dtype], self._computes[dtype]
-        one, zero = address(self._ones[dtype]), address(self._zeros[dtype])
+        factors, (rows, columns), depth = wide_type(left), out.shape[-2:], left.shape[-1]
+        kind, result, compute = _TYPES[left.dtype], _TYPES[out.dtype], self._computes[left.dtype]
+        one, zero = address(self._ones[factors]), address(self._zeros[factors])
         # cuBLAS reads rows as columns, so it multiplies the transposed matrices in reverse order.
         a, b, c = address(right), address(left), address(out)
         ldc = max(out.strides[-2] // out.itemsize, columns)
         head = (self._handle(), int(turn_right), int(turn_left), columns, rows, depth, one)
         if out.ndim == 2:
-            self._cublas.gemm_ex(*head, a, kind, right_ld, b, kind, left_ld, zero, c, kind, ldc,
+            self._cublas.gemm_ex(*head, a, kind, right_ld, b, kind, left_ld, zero, c, result, ldc,
                                  compute, -1)
         else:
             self._cublas.gemm_strided_batched_ex(
                 *head, a, kind, right_ld, _apart(right), b, kind, left_ld, _apart(left), zero, c,
-                kind, ldc, _apart(out), len(out), compute, -1)
+                result, ldc, _apart(out), len(out), compute, -1)
 
 
 def _rows_are_apart(matrix: Array) -> bool:

@@ -15,12 +15,11 @@ from hpcpar.comm.lookout import STALL_VARIABLE, stall_s
 from hpcpar.comm.message_buffers import place
 from hpcpar.comm.mpi_transfer import MpiCollective, MpiTransfer
 from hpcpar.comm.nccl_transfer import NcclCollective, NcclTransfer
-from hpcpar.comm.schedule_check import agree
+from hpcpar.comm.schedule_check import agree, require_direct
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import Transfer
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
-from hpcpar.errors import InputError, on_all_ranks
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.interface import Array, Backend
 from hpcpar.kernels.streams import Mark
@@ -71,12 +70,8 @@ class Communicator:
             The same on every rank: the schedule uses library collectives that would crash.
         """
         agree(self.world, schedule)
-        if not self.library_collectives and any(ALGORITHMS[s.algorithm].library
-                                                for s in schedule.comms):
-            raise on_all_ranks(InputError(
-                "--collectives mpi cannot run with --transport direct, because Open MPI's "
-                "nonblocking collectives crash on GPU memory; plan with other --collectives, or "
-                "use --transport staged"))
+        if self.transport is Transport.DIRECT:
+            require_direct(schedule, self.library_collectives)
 
     @property
     def library_collectives(self) -> bool:

@@ -8,8 +8,10 @@ from collections import Counter
 import numpy as np
 
 from hpcpar.comm.world import World
-from hpcpar.errors import RunError, on_all_ranks
+from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.layers.base import shape_text
+from hpcpar.plan.precision import TYPE_BYTES
+from hpcpar.schedule.algorithms.registry import ALGORITHMS
 from hpcpar.schedule.messages import exchange
 from hpcpar.schedule.steps import Comm, Schedule
 
@@ -101,3 +103,28 @@ def _unexpected(world: World, steps: tuple[Comm, ...], wrong: list[int]) -> str:
     if not wrong:
         return ""
     return f"rank {world.rank} and rank {wrong[0]} disagree on the sizes of their messages"
+
+
+def require_direct(schedule: Schedule, has_collectives: bool) -> None:
+    """Check that MPI can run a schedule's collectives on device memory.
+
+    Parameters
+    ----------
+    has_collectives : bool
+        False where the library's crash on device memory.
+
+    Raises
+    ------
+    InputError
+        The same on every rank.
+    """
+    collectives = [s for s in schedule.comms if ALGORITHMS[s.algorithm].library]
+    remedy = "plan with other --collectives, or use --transport staged"
+    if collectives and not has_collectives:
+        raise on_all_ranks(InputError(
+            "--collectives mpi cannot run with --transport direct, because Open MPI's nonblocking "
+            f"collectives crash on GPU memory; {remedy}"))
+    if any(s.reduce and s.item_bytes == TYPE_BYTES["bfloat16"] for s in collectives):
+        raise on_all_ranks(InputError(
+            "--collectives mpi cannot add bfloat16 numbers in GPU memory (--transport direct); "
+            f"{remedy}"))

@@ -72,12 +72,12 @@ class Actions:
         #: Layers with a weight gradient that is computed but not yet added to the sum.
         self.unfinished: dict[str, Pass] = {}
         #: Layers whose weights have not changed since they were copied for products.
-        self._copied: set[str] = set()
+        self.copied: set[str] = set()
 
     def begin(self, step: int, training: bool) -> None:
         """Begin iteration `step`, or an evaluation."""
         self.numbers.iteration, self.training = step, training
-        self._copied.clear()
+        self.copied.clear()
 
     def action(self, step: Compute) -> Action:
         """The function to call at a compute step."""
@@ -119,11 +119,15 @@ class Actions:
 
     def fused(self, launch: Action, single: Sequence[Action], steps: Sequence[Compute]) -> Action:
         """One action for steps with their `single` actions: `launch`, while training."""
+        ops = [self.passes.find(step.layer, step.part).ops[step.layer] for step in steps]
+
         def act() -> None:
             if not self.training:
                 for action in single:
                     action()
                 return
+            for op in ops:
+                self._refresh(op)
             launch()
             for step in steps:
                 if step.op is Op.BACKWARD_WEIGHT:
@@ -145,10 +149,14 @@ class Actions:
         parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
         op.ctx.training, op.ctx.parts, op.ctx.part = self.training, parts, current.part
         op.ctx.step = self.numbers.iteration * parts + current.part
+        self._refresh(op)
+
+    def _refresh(self, op: Operator) -> None:
+        """Copy the weights for products, unless the copy has today's values."""
         owner = op.ctx.layer.weights_of or op.ctx.layer.name
-        if op.ctx.parameters is not None and owner not in self._copied:
+        if op.ctx.parameters is not None and owner not in self.copied:
             op.ctx.parameters.refresh()
-            self._copied.add(owner)
+            self.copied.add(owner)
 
     def _convolution(self, step: Compute, current: Pass, op: Operator) -> Action:
         """Compute a convolution's interior while its halo travels, or the rest of its output."""
@@ -252,7 +260,7 @@ class Actions:
 
     def _update(self, layer: str, part: int) -> None:
         self._finish(layer)
-        self._copied.discard(layer)
+        self.copied.discard(layer)
         p = self.parameters[layer]
         if p.updates:
             of_a_pass = layer in self._fc_layers

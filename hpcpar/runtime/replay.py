@@ -160,7 +160,8 @@ class Replays:
         numbers.recording = False
         part.run()
         numbers.recording = True
-        self._calls.append(part.run)
+        # graphs do not note when they update weights
+        self._calls += [self._actions.copied.clear, part.run]
 
 
 def _call(function: Callable[..., object], *args: object) -> Call:
@@ -172,12 +173,12 @@ def _call(function: Callable[..., object], *args: object) -> Call:
 
 def _saved(actions: Actions) -> Call:
     """A function that takes back what later actions change on the host."""
-    unfinished = dict(actions.unfinished)
+    unfinished, copied = dict(actions.unfinished), set(actions.copied)
     plain = [(op, {name: value for name, value in vars(op).items()
                    if isinstance(value, bool | int | float)}) for op in actions.passes.ops]
 
     def restore() -> None:
-        actions.unfinished = dict(unfinished)
+        actions.unfinished, actions.copied = dict(unfinished), set(copied)
         for op, values in plain:
             vars(op).update(values)
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import ctypes
 import itertools
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from mpi4py import MPI
 
 from .streams import advance_all, stream_of
 
 available = True
-NCCL_FLOAT32, NCCL_FLOAT64, NCCL_SUM = 7, 8, 0
-_TYPES = {NCCL_FLOAT32: np.dtype(np.float32), NCCL_FLOAT64: np.dtype(np.float64)}
+NCCL_FLOAT32, NCCL_FLOAT64, NCCL_BFLOAT16, NCCL_SUM = 7, 8, 9, 0
+_TYPES = {NCCL_FLOAT32: np.dtype(np.float32), NCCL_FLOAT64: np.dtype(np.float64),
+          NCCL_BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 _BYTES = 128
 #: Operations of the open group, by stream; None outside of one.
 _open: list[tuple[int, Callable[[], Any]]] | None = None
@@ -76,7 +79,17 @@ def _submit(stream: int, operation: Callable[[], MPI.Request]) -> None:
 def _memory(at: int, count: int, kind: int) -> np.ndarray:
     dtype = _TYPES[kind]
     raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(at)
-    return np.frombuffer(raw, dtype, count)
+    return np.frombuffer(raw, np.uint16 if kind == NCCL_BFLOAT16 else dtype, count)
+
+
+def _add_halves(received: MPI.buffer, total: MPI.buffer, kind: MPI.Datatype) -> None:
+    one, other = (np.frombuffer(memory, _TYPES[NCCL_BFLOAT16]) for memory in (received, total))
+    np.add(one, other, out=other)
+
+
+@cache
+def _sum(kind: int) -> MPI.Op:
+    return MPI.Op.Create(_add_halves, commute=True) if kind == NCCL_BFLOAT16 else MPI.SUM
 
 
 class NcclCommunicator:
@@ -112,7 +125,8 @@ class NcclCommunicator:
 
     def allReduce(self, source: int, to: int, count: int, kind: int, op: int, stream: int) -> None:
         assert source == to and op == NCCL_SUM
-        _submit(stream, lambda: self._comm.Iallreduce(MPI.IN_PLACE, _memory(to, count, kind)))
+        _submit(stream, lambda: self._comm.Iallreduce(
+            MPI.IN_PLACE, _memory(to, count, kind), _sum(kind)))
 
     def allGather(self, source: int, to: int, count: int, kind: int, stream: int) -> None:
         assert source == to + self._comm.rank * count * _TYPES[kind].itemsize
@@ -130,11 +144,11 @@ class NcclCommunicator:
 
         whole = _memory(source, count * self._comm.size, kind)
         _submit(stream, lambda: self._comm.Ireduce_scatter_block(
-            whole.copy(), _memory(to, count, kind)))
+            whole.copy(), _memory(to, count, kind), _sum(kind)))
 
     def reduce(self, source: int, to: int, count: int, kind: int, op: int, root: int,
                stream: int) -> None:
         assert source == to and op == NCCL_SUM
         data = MPI.IN_PLACE if root == self._comm.rank else _memory(source, count, kind)
         into = _memory(to, count, kind) if root == self._comm.rank else None
-        _submit(stream, lambda: self._comm.Ireduce(data, into, root=root))
+        _submit(stream, lambda: self._comm.Ireduce(data, into, _sum(kind), root))

@@ -8,10 +8,11 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum
 
+import ml_dtypes
 import numpy as np
 from cupy.cuda import streams
 
-_TYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64)}
+_TYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 14: np.dtype(ml_dtypes.bfloat16)}
 #: By handle: its stream, and the address and bytes of its workspace.
 _handles: dict[int, tuple[streams.Stream, int, int]] = {}
 
@@ -20,6 +21,11 @@ class ComputeType(IntEnum):
     COMPUTE_32F = 68
     COMPUTE_64F = 70
     COMPUTE_32F_FAST_TF32 = 77
+
+
+class Math(IntEnum):
+    DEFAULT_MATH = 0
+    DISALLOW_REDUCED_PRECISION_REDUCTION = 16
 
 
 class cuBLASError(RuntimeError):
@@ -35,6 +41,11 @@ def create() -> int:
 def set_stream(handle: int, stream: int) -> None:
     """Use a stream. As in cuBLAS, this takes the workspace away."""
     _handles[handle] = streams.stream_of(stream), 0, 0
+
+
+def set_math_mode(handle: int, mode: int) -> None:
+    """Accept the modes that change nothing here: sums are never bfloat16."""
+    assert handle in _handles and Math(mode) is Math.DISALLOW_REDUCED_PRECISION_REDUCTION
 
 
 def set_workspace(handle: int, workspace: int, size_bytes: int) -> None:
@@ -54,27 +65,37 @@ def gemm_strided_batched_ex(
         c: int, ctype: int, ldc: int, stride_c: int, batch_count: int, compute_type: int,
         algo: int) -> None:
     """Submit c = op(a) op(b), of matrices in columns."""
-    _require(atype == btype == ctype and algo == -1 and min(m, n, k, batch_count) >= 1)
-    _require(compute_type in ((68, 77) if ctype == 0 else (70,)))
-    dtype = _TYPES[ctype]
-    _require(float(_memory(alpha, dtype, (1,), (1,))[0]) == 1)
-    _require(float(_memory(beta, dtype, (1,), (1,))[0]) == 0)
+    _require(atype == btype and algo == -1 and min(m, n, k, batch_count) >= 1)
+    _require(ctype == atype or (atype, ctype) == (14, 0))
+    _require(compute_type in {0: (68, 77), 1: (70,), 14: (68,)}[atype])
+    dtype = _TYPES[atype]
+    factors = np.dtype(np.float64 if atype == 1 else np.float32)
+    _require(float(_memory(alpha, factors, (1,), (1,))[0]) == 1)
+    _require(float(_memory(beta, factors, (1,), (1,))[0]) == 0)
     stream, workspace, size_bytes = _handles[handle]
     _require(workspace > 0 and size_bytes > 0)
 
-    def columns(at: int, turned: int, rows: int, count: int, ld: int, apart: int) -> np.ndarray:
+    def columns(at: int, turned: int, rows: int, count: int, ld: int, apart: int,
+                dtype: np.dtype = dtype) -> np.ndarray:
         """A view [batch, rows, count]."""
         _require(ld >= (count if turned else rows))
         steps = (apart, ld, 1) if turned else (apart, 1, ld)
         return _memory(at, dtype, (batch_count, rows, count), steps)
 
     left, right = columns(a, transa, m, k, lda, stride_a), columns(b, transb, k, n, ldb, stride_b)
-    out = columns(c, 0, m, n, ldc, stride_c)
+    out = columns(c, 0, m, n, ldc, stride_c, _TYPES[ctype])
+
+    def multiply() -> None:
+        if atype == 14:
+            out[...] = np.matmul(left.astype(np.float32), right.astype(np.float32))
+        else:
+            np.matmul(left, right, out=out)
+
     if stream.is_capturing():
-        stream.submit(lambda: np.matmul(left, right, out=out))
+        stream.submit(multiply)
     else:  # at once, because the operands may not live longer
         stream.flush()
-        np.matmul(left, right, out=out)
+        multiply()
 
 
 def _require(is_valid: bool) -> None:
