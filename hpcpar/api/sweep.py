@@ -40,7 +40,6 @@ from hpcpar.report.pictures.sweep_plots import DPI, PICTURES, figures
 from hpcpar.report.sweep_points import Point
 from hpcpar.report.tables.anchors import fitted
 from hpcpar.report.tables.sweep_table import conclusion
-from hpcpar.schedule.runnable import require_precision
 from hpcpar.search.anchoring import fit
 from hpcpar.search.scaling import nodes, weak_batch
 from hpcpar.sweep import folder, local, planning, remote, report
@@ -191,7 +190,6 @@ def run_sweep(asked: SweepArguments,
     The default machine is ``machine.toml`` in the folder. Without that file, a local sweep measures
     the machine, and other sweeps take ``local``. Jobs are submitted if `agreed` returns true.
     """
-    require_precision(asked.precision or "fp32", asked.device)
     load_modules(asked.layers)
     job, system = asked.job(), SCHEDULERS[asked.launcher]
     spec, net = network_of(asked.network, asked.input, asked.classes, asked.loss,

@@ -36,12 +36,7 @@ from hpcpar.plan import plan as plans
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.progress import ProgressBar
 from hpcpar.report.tables import say
-from hpcpar.schedule.runnable import (
-    require,
-    require_device,
-    require_executed,
-    require_precision,
-)
+from hpcpar.schedule.runnable import require, require_device, require_executed
 from hpcpar.search.auto import best, strategies_to_try
 from hpcpar.train import record_file
 
@@ -84,7 +79,6 @@ def _read(args: CalibrateCommand, w: World) -> tuple[list[plans.Plan], str]:
     ranks = w.size
     if w.rank == 0:
         check_places(args)
-    require_precision(args.precision, args.device)
     if AUTO in args.plans:
         if len(args.plans) > 1 or args.strategy or not (args.network and args.batch):
             raise InputError("--for auto needs --network and --batch, and chooses the plans "

@@ -49,6 +49,12 @@ def kernels_of_all(world: World, kernels: str) -> str:
     return NUMPY if kernels == AUTO and not world.min(has_torch()) else kernels
 
 
+def _math(precision: str) -> MathMode:
+    """How GPUs compute a precision's float32 products. TF32 holds bfloat16 numbers exactly."""
+    on_cores = precision == MathMode.TF32 or PRECISIONS[precision].mixed
+    return MathMode.TF32 if on_cores else MathMode.FP32
+
+
 @dataclass(frozen=True, kw_only=True)
 class GpuOptions(DeviceOptions, section="machine"):
     """How ranks compute and communicate on GPUs.
@@ -80,8 +86,7 @@ class GpuOptions(DeviceOptions, section="machine"):
 
     def math_for(self, precision: str) -> str:
         """How GPUs compute float32 products under a plan with this precision."""
-        on_cores = self.device == "gpu" and precision == MathMode.TF32
-        return self.math or (MathMode.TF32 if on_cores else MathMode.FP32).value
+        return self.math or (_math(precision) if self.device == "gpu" else MathMode.FP32).value
 
     def math_notes(self, precision: str) -> list[str]:
         """A line if products are not computed in the precision of the plan and its prediction, or
@@ -91,7 +96,7 @@ class GpuOptions(DeviceOptions, section="machine"):
             return [f"precision {precision} is slow on CPUs, which compute it in float32 and round "
                     "every result to bfloat16: use it to check a plan for GPUs"]
         math = self.math_for(precision)
-        if (math == MathMode.TF32) == (precision == MathMode.TF32) or precision == "fp64":
+        if math == _math(precision) or precision == "fp64":
             return []
         where = f"--math {math}" if self.math else f"--device {self.device}"
         return [f"the plan's precision is {precision}, but {where} computes products in {math}, so "

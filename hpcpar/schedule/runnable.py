@@ -10,7 +10,6 @@ from hpcpar.network.layers import Layer
 from hpcpar.network.layers.base import axes_of, shape_text
 from hpcpar.plan.frameworks import OWN
 from hpcpar.plan.plan import Plan, Synchronization
-from hpcpar.plan.precision import PRECISIONS
 from hpcpar.schedule.one_weird_trick import switch
 
 
@@ -49,30 +48,16 @@ def not_on_hosts(plan: Plan, device: str = "cpu") -> str:
 
 
 def require_device(plan: Plan, device: str) -> None:
-    """Check that the executor supports the plan's parameter servers and precision on this device.
+    """Check that the executor supports the plan's parameter servers on this device.
 
     Raises
     ------
     InputError
-        The servers are on hosts, apart from the devices; or see `require_precision`.
+        The servers are on hosts, apart from the devices.
     """
     reason = not_on_hosts(plan, device)
     if reason:
         raise InputError(reason)
-    require_precision(plan.precision, device)
-
-
-def require_precision(precision: str, device: str) -> None:
-    """Check that the executor supports a precision on this device.
-
-    Raises
-    ------
-    InputError
-        The device's kernels do not have the format.
-    """
-    if PRECISIONS[precision].mixed and device == "gpu":
-        raise InputError(f"precision {precision} can be planned and predicted for GPUs, but runs "
-                         "on CPUs only; plan with --precision fp32 or tf32 to run it on GPUs")
 
 
 def require_own_training(network: Network) -> None:

@@ -186,9 +186,6 @@ def test_gpu_buffers_need_a_gpu(hpcpar: Run, plan: Make, digits: Path, tmp_path:
 def test_precisions_run_where_they_can(hpcpar: Run, plan: Make, digits: Path) -> None:
     words = ("--data", digits, "--steps", 1)
     mixed = plan(2, "data", precision="amp", machine="dgx-a100")
-    said(hpcpar(2, "run", "--plan", mixed, *words, "--device", "gpu"), 2,
-         "precision amp can be planned and predicted for GPUs, but runs on CPUs only; plan with "
-         "--precision fp32 or tf32 to run it on GPUs")
     half = hpcpar(2, "run", "--plan", mixed, *words)
     assert half.returncode == 0 and half.stderr.count("note: precision amp is slow on CPUs") == 1
     cores = hpcpar(2, "run", "--plan", plan(2, "data", precision="tf32", machine="dgx-a100"),

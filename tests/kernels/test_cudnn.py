@@ -48,7 +48,7 @@ class OneStream(NumpyAsCupy):
         self.cuda = SimpleNamespace(
             get_current_stream=lambda: self.stream, Stream=lambda non_blocking: None,
             runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 1 << 30)),
-            Device=lambda number: SimpleNamespace(pci_bus_id="0000:00:00.0"))
+            Device=lambda number=0: SimpleNamespace(pci_bus_id="0000:00:00.0"))
 
 
 class Fallback:

@@ -17,6 +17,7 @@ import pytest
 
 from hpcpar.comm.world import World, world
 from hpcpar.kernels import backend
+from hpcpar.kernels.interface import Backend
 from hpcpar.network.builder import Chain
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import (
@@ -77,11 +78,11 @@ def plan_of(network: Network, strategy: str, **options: Any) -> Plan:
 
 
 def require_close(plan: Plan, network: Network, algorithm: str, ranks: World,
-                  patch: pytest.MonkeyPatch) -> None:
+                  patch: pytest.MonkeyPatch, on: Backend | None = None) -> None:
     """Compare two iterations; the second one reads copies of updated weights."""
     patch.setattr(verify, "schedule_for",
                   lambda network, plan: lower(network, plan, CHOOSERS[algorithm]))
-    check = Verification(ranks, network, comparable(network, plan, "amp"), backend("cpu"),
+    check = Verification(ranks, network, comparable(network, plan, "amp"), on or backend("cpu"),
                          VerifyOptions(steps=2, tolerance=1.0, rate=0.01))
     worst = check.run(lambda step, result: None).worst
     products = len(network.matmul_layers)
