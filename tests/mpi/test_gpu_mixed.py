@@ -116,3 +116,11 @@ def test_graphs_have_the_same_bits(name: str, transport: Transport, gpu: Any) ->
                                    precision="amp")
     replayed = test_gpu_graphs.require_same_bits(gpu, name, plan, transport)
     assert replayed.replays is not None and replayed.replays.refused == {}
+
+
+@pytest.mark.parametrize("name", ["dice", "unet"])
+def test_graphs_around_refused_steps_have_the_same_bits(name: str, gpu: Any) -> None:
+    """A capture that is refused takes back which weights it copied."""
+    plan = test_gpu_graphs.plan_of(name, "data", precision="amp")
+    replayed = test_gpu_graphs.require_same_bits(gpu, name, plan, Transport.NCCL)
+    assert replayed.replays is not None and replayed.replays.refused
