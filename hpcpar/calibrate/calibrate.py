@@ -25,7 +25,7 @@ from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.cost.compute.step_time import kinds
 from hpcpar.errors import InputError, on_all_ranks
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.interface import Backend, MathMode
 from hpcpar.machine import files
 from hpcpar.machine.measured import Factors
 from hpcpar.machine.model import Device, Machine, NodeCores
@@ -182,8 +182,9 @@ class Calibration:
         levels = tuple(fit.level for fit in fits) or files.load("local").levels
         host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = self.backend.memory_bytes or host_bytes // self.local
-        # CPUs compute bfloat16 products in float32
-        halves = {"bfloat16": rates.flops_per_s} if self.backend.name == "cpu" else {}
+        # CPUs compute bfloat16 products in float32, and GPUs convolutions in TF32
+        full = self.backend.name == "gpu" and self.backend.versions["math"] == MathMode.FP32
+        halves = {} if full else {"bfloat16": rates.flops_per_s}
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s,
                         rates=halves)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")

@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from hpcpar.calibrate import calibrate
 from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World, world
@@ -27,6 +28,7 @@ from tests import cuda_cpu
 from tests.kernel_support import fetch
 from tests.mpi import test_gpu_graphs, test_mixed
 from tests.mpi.comparison import CHOOSERS, facts
+from tests.mpi.test_calibrate import brief  # noqa: F401
 from tests.mpi.test_mixed import ROUNDING, require_close, smooth
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -124,3 +126,14 @@ def test_graphs_around_refused_steps_have_the_same_bits(name: str, gpu: Any) -> 
     plan = test_gpu_graphs.plan_of(name, "data", precision="amp")
     replayed = test_gpu_graphs.require_same_bits(gpu, name, plan, Transport.NCCL)
     assert replayed.replays is not None and replayed.replays.refused
+
+
+@pytest.mark.skipif(P > 2, reason="more ranks add nothing here")
+@pytest.mark.parametrize("math", ["fp32", "tf32"])
+@pytest.mark.usefixtures("brief")
+def test_a_machine_prices_bfloat16_as_convolutions_compute(math: str, gpu: Any,
+                                                           ranks: World) -> None:
+    """In TF32, which holds bfloat16 numbers exactly."""
+    on = backend("gpu", math, local_rank=ranks.local_rank)
+    device = calibrate.Calibration(ranks, on, "m", lambda _: None).measure([]).device
+    assert device.rates == ({"bfloat16": device.flops_per_s} if math == "tf32" else {})
