@@ -37,6 +37,7 @@ from hpcpar.schedule.steps import Compute, Kind, Phase
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
 from tests.mpi.comparison import CHOOSERS, SEED, check, facts, rates
+from tests.mpi.few_ranks import few_ranks
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
@@ -79,7 +80,7 @@ def test_a_loss_over_pixels_trains_on_gpus(gpu_communicator: Communicator) -> No
               f"{strategy} on a GPU", steps=2)
 
 
-@pytest.mark.skipif(P > 4, reason="the strategies on a few ranks are enough")
+@few_ranks
 @pytest.mark.parametrize(("network", "options"), [
     ("resnet", {}), ("resnet", {"batch_norm": "local"}), ("resnet", {"recompute": 2}),
     ("lenet5", {}), ("resnet@8", {"microbatches": 2})])

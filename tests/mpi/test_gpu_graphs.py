@@ -30,12 +30,14 @@ from hpcpar.schedule.lower import lower
 from tests import cuda_cpu, outside
 from tests.kernel_support import fetch
 from tests.mpi.comparison import CHOOSERS, facts
+from tests.mpi.few_ranks import few_ranks
 from tests.own_layers import SoftplusOp
 from tests.strategies import named, one_pass
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
 
 P = world().size
+pytestmark = few_ranks
 STEPS = WARM_UP + 4
 
 

@@ -28,12 +28,14 @@ from tests import cuda_cpu
 from tests.kernel_support import fetch
 from tests.mpi import test_gpu_graphs, test_mixed
 from tests.mpi.comparison import CHOOSERS, facts
+from tests.mpi.few_ranks import few_ranks
 from tests.mpi.test_calibrate import brief  # noqa: F401
 from tests.mpi.test_mixed import ROUNDING, require_close, smooth
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
 
 P = world().size
+pytestmark = few_ranks
 STRATEGIES = ("data", "spatial", "filter", "channel")
 
 

@@ -25,12 +25,14 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.errors import InputError
 from hpcpar.torch.parallelize import parallelize
 from tests import cuda_cpu
+from tests.mpi.few_ranks import few_ranks
 from tests.mpi.test_lightning import *  # noqa: F403
 from tests.mpi.test_torch import *  # noqa: F403
 from tests.mpi.test_torch import parallel, plain
 from tests.mpi.test_torch_pieces import *  # noqa: F403
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
+pytestmark = few_ranks
 
 
 @pytest.fixture(autouse=True)
