@@ -16,7 +16,7 @@ from hpcpar.kernels.interface import Backend
 from hpcpar.kernels.numpy_backend import NumpyBackend
 
 #: Timed rounds after the first one.
-ROUNDS = 7
+ROUNDS = 2
 #: A convolution of every kind: x, w, y, stride, groups.
 PROBES: tuple[tuple[Ints, Ints, Ints, int, int], ...] = (
     ((8, 512, 14, 14), (256, 512, 1, 1), (8, 256, 14, 14), 1, 1),
