@@ -19,7 +19,7 @@ SIZES = ("small", "large")
 LARGE_PIXELS = 1024
 #: Library by kind and pass, as in `Machine.convolutions`.
 Choice = Mapping[str, str]
-#: The choice without a calibration: NumPy multiplies 1 x 1 kernels in place.
+#: The choice for ``torch``: NumPy multiplies 1 x 1 kernels in place.
 RULE: Choice = {f"{form} {size} {name}": NUMPY if "1x1" in form else TORCH
                 for form in FORMS for size in SIZES for name in PASSES}
 
@@ -41,7 +41,8 @@ def has_torch() -> bool:
 
 
 def chosen(kernels: str, calibrated: Choice) -> Choice:
-    """The choice for an option of `CPU_KERNELS`.
+    """The choice for an option of `CPU_KERNELS`; ``auto`` is NumPy unless a calibration measured
+    that PyTorch is faster.
 
     Parameters
     ----------
@@ -53,10 +54,10 @@ def chosen(kernels: str, calibrated: Choice) -> Choice:
     InputError
         The calibrated choice misses a kind, or names another library.
     """
-    if kernels == NUMPY or (kernels == AUTO and not has_torch()):
-        return dict.fromkeys(RULE, NUMPY)
-    if kernels == TORCH or not calibrated:
+    if kernels == TORCH:
         return RULE
+    if kernels == NUMPY or not (calibrated and has_torch()):
+        return dict.fromkeys(RULE, NUMPY)
     wrong = [kind for kind in RULE if calibrated.get(kind) not in (NUMPY, TORCH)]
     if wrong:
         raise InputError(f"the machine's [convolutions] lacks '{wrong[0]}' = numpy or torch: "

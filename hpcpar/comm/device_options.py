@@ -34,7 +34,7 @@ class DeviceOptions(OptionGroup, section="machine"):
                          first=True)
     kernels: str = option(
         AUTO, OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, PyTorch's "
-        "(oneDNN; needs the extra torch), or for each kind the faster one of the calibration")
+        "(oneDNN; needs the extra torch), or for each kind the one that a calibration found faster")
 
     def __post_init__(self) -> None:
         super().__post_init__()
