@@ -120,15 +120,15 @@ class Launcher:
 
     #: Launches that are prepared and not done; None where launches are done.
     _prepared: list[Call] | None = None
+    _counters: Array = None
 
     def __init__(self) -> None:
         self._modules: dict[tuple[str, np.dtype], Any] = {}
         self._functions: dict[tuple[str, np.dtype], Any] = {}
-        self._counters = cp.zeros(0, np.uint32)
 
     def counters(self, count: int) -> Array:
         """Counters that are 0 between two launches of the compute stream."""
-        if len(self._counters) < count:
+        if self._counters is None or len(self._counters) < count:
             self._counters = cp.zeros(count, np.uint32)
         return self._counters
 
