@@ -1,8 +1,8 @@
 // Definitions for all kernel sources. The compiler's command line sets REAL, the type of arrays: -DREAL=float, -DREAL=double or
 // -DREAL=Bfloat16. Formulas compute in WIDE, which is REAL or wider, and round where they store.
 //
-// Every kernel uses grid-stride loops, so any launch shape is correct, and sums in a fixed order without atomics, so all runs give
-// the same bits. Integer parameters have 64 bits and real parameters are double for any REAL, because CuPy passes Python's int and
+// Every kernel uses grid-stride loops, so any launch shape is correct, and sums in a fixed order, so all runs give the same bits: atomics
+// only count thread blocks. Integer parameters have 64 bits and real parameters are double for any REAL, because CuPy passes Python's int and
 // float this way; strides are in elements. The tests compile the same text as C++.
 #ifndef HPCPAR_COMMON_CUH
 #define HPCPAR_COMMON_CUH
@@ -139,9 +139,10 @@ template <class T>
 DEVICE void store(const Loaded<const T> &) {}  // the formula only reads this array
 
 // Applies a formula to the elements of one vector of each array. All vectors are read before any is written, so arrays may coincide.
-// If the formula only writes an array, the compiler drops the array's load.
+// If the formula only writes an array, the compiler drops the array's load, where it sees that all elements are written.
 template <class Formula, class... T>
 DEVICE void apply_to_loaded(const Formula &formula, Loaded<T>... loaded) {
+#pragma unroll
     for (int k = 0; k < WIDTH; k++) formula(loaded.vector.at[k]...);
     (store(loaded), ...);
 }

@@ -19,7 +19,8 @@ import numpy as np
 TESTS = Path(__file__).resolve().parent
 #: Options of g++. A misaligned access, which is an error on a GPU but not on most CPUs, ends the
 #: process with a signal.
-OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter", "-shared", "-fPIC",
+OPTIONS = ("-std=c++20", "-O1", "-Wall", "-Wextra", "-Wno-unused-parameter",
+           "-Wno-unknown-pragmas", "-shared", "-fPIC",
            "-pthread", "-fsanitize=alignment", "-fsanitize-undefined-trap-on-error", f"-I{TESTS}")
 
 
