@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import operator
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,20 +10,26 @@ import cupy as cp
 import numpy as np
 
 from hpcpar.errors import InputError
-from hpcpar.kernels import any_array, cupy_batchnorm, cupy_fused, cupy_loss, cupy_pool
+from hpcpar.kernels import (
+    any_array,
+    cupy_batchnorm,
+    cupy_elementwise,
+    cupy_fused,
+    cupy_loss,
+    cupy_pool,
+)
 from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.kernels.cudnn_conv import CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device, set_matmul_math
+from hpcpar.kernels.cupy_elementwise import each
 from hpcpar.kernels.cupy_launch import (
     Launcher,
     Launching,
     box_words,
     merge_dims,
     strides,
-    view,
-    volume,
 )
 from hpcpar.kernels.cupy_nccl import NcclGroup, library, nccl_version
 from hpcpar.kernels.cupy_products import Multiply, multiply_by_cupy, products
@@ -35,8 +38,8 @@ from hpcpar.kernels.cupy_streams import CupyStreams
 from hpcpar.kernels.cupy_updates import JointUpdates
 from hpcpar.kernels.device_group import DeviceGroup
 from hpcpar.kernels.geometry import ConvSpec
-from hpcpar.kernels.interface import ACTIVATIONS, Array, Backend, MathMode, Tick, address
-from hpcpar.kernels.numbers import argument, key_argument
+from hpcpar.kernels.interface import Array, Backend, MathMode, Tick, address
+from hpcpar.kernels.numbers import argument
 
 #: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
 #: for VGG-16's convolutions are not available.
@@ -253,7 +256,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     def copy(self, x: Array, out: Array) -> None:
         conversion = _CONVERSIONS.get((x.dtype, out.dtype))
         if conversion is not None and x.shape == out.shape:
-            self._each(conversion, (x, out), (), BFLOAT16)
+            each(self, conversion, (x, out), (), BFLOAT16)
         elif not self._alike("copy_box", x, out):
             out[...] = x
 
@@ -267,7 +270,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
         if not alike or not self.launch.supports(first.dtype):
             self.launch.unprepared()
             return False
-        self._each(kernel, arrays, ())
+        each(self, kernel, arrays, ())
         return True
 
     # -- convolution -------------------------------------------------------------------------------
@@ -324,47 +327,11 @@ class CupyBackend(Launching, CupyStreams, Backend):
     batchnorm_backward = cupy_batchnorm.batchnorm_backward
 
     # -- local response normalization and elementwise ----------------------------------------------
-    def lrn_forward(self, x: Array, offset: int, size: int, alpha: float, beta: float, k: float,
-                    out: Array, scale: Array) -> None:
-        geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
-        args = (*(item for a in (x, out, scale) for item in view(volume(a))), *geometry,
-                float(alpha), float(beta), float(k))
-        self.launch("lrn_forward", x.dtype, out.size, args)
-
-    def lrn_backward(self, x: Array, out: Array, scale: Array, dy: Array, offset: int, size: int,
-                     alpha: float, beta: float, dx: Array) -> None:
-        geometry = (len(x), x.shape[1], out.shape[1], *volume(x).shape[2:], offset, size)
-        args = (*(item for a in (x, out, scale, dy, dx) for item in view(volume(a))), *geometry,
-                float(alpha), float(beta))
-        self.launch("lrn_backward", x.dtype, dx.size, args)
-
-    def activation_forward(self, function: str, numbers: tuple[float, float], x: Array,
-                           out: Array) -> None:
-        self._each("activation_forward", (x, out), _activation(function, numbers))
-
-    def activation_backward(self, function: str, numbers: tuple[float, float], kept: Array,
-                            dy: Array, dx: Array) -> None:
-        self._each("activation_backward", (kept, dy, dx), _activation(function, numbers))
-
-    def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
-                     extent: tuple[int, ...], rate: float, out: Array) -> None:
-        if out.size == 0:
-            return
-        global_strides = tuple(math.prod(extent[axis + 1 :]) for axis in range(len(extent)))
-        if tuple(out.shape) != tuple(shape):
-            # `out` is the flattened block, with the same elements in row-major order.
-            if out.flags.c_contiguous:
-                self.dropout_mask(key, start, shape, extent, rate, out.reshape(shape))
-            else:
-                block = self.empty(shape, out.dtype)
-                self.dropout_mask(key, start, shape, extent, rate, block)
-                out[...] = block.reshape(out.shape)
-            return
-        first = sum(map(operator.mul, start, global_strides))
-        keep = 1.0 / (1.0 - rate) if rate < 1 else 0.0
-        box, (out_steps, steps) = merge_dims(tuple(shape), strides(out), global_strides)
-        args = (out, *box, *out_steps, *steps, first, *key_argument(key), float(rate), keep)
-        self.launch("dropout_mask", out.dtype, out.size, args)
+    lrn_forward = cupy_elementwise.lrn_forward
+    lrn_backward = cupy_elementwise.lrn_backward
+    activation_forward = cupy_elementwise.activation_forward
+    activation_backward = cupy_elementwise.activation_backward
+    dropout_mask = cupy_elementwise.dropout_mask
 
     def add(self, a: Array, b: Array, out: Array) -> None:
         if not self._alike("add_boxes", a, b, out):
@@ -403,16 +370,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
 
     def _update(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...]) -> None:
         if not self._joint.add(kernel, arrays, numbers):
-            self._each(kernel, arrays, numbers)
-
-    def _each(self, kernel: str, arrays: tuple[Array, ...], numbers: tuple[Any, ...],
-              dtype: Any = None) -> None:
-        """Launch a kernel on boxes of one shape; REAL is `dtype`, or else their type."""
-        if arrays[0].size == 0:
-            return
-        shape, steps = merge_dims(arrays[0].shape, *map(strides, arrays))
-        args = (*arrays, *shape, *itertools.chain(*steps), *numbers)
-        self.launch(kernel, dtype or arrays[0].dtype, arrays[0].size, args)
+            each(self, kernel, arrays, numbers)
 
     def nonfinite_search(self, x: Array, outputs: Sequence[Array], found: Array) -> Tick:
         finite = cp.ones((), bool)
@@ -424,8 +382,3 @@ class CupyBackend(Launching, CupyStreams, Backend):
             self.launch("nonfinite_boxes", x.dtype, len(outputs) * THREADS, args)
 
         return search
-
-
-def _activation(function: str, numbers: tuple[float, float]) -> tuple[float, ...]:
-    """A function's number and its parameters."""
-    return tuple(map(float, (ACTIVATIONS.index(function), *numbers)))

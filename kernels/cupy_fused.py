@@ -29,7 +29,7 @@ from hpcpar.kernels.interface import ACTIVATIONS, Array, Bound, Tick, address
 _IDENTITY = (-1.0, 0.0, 0.0)
 #: Sources of a batch's statistics, as in batchnorm.cu.
 _KEPT, _MOMENTS, _INPUT = range(3)
-#: What a forward pass does with a second array, as in batchnorm.cu.
+#: Uses of a second array in a forward pass, as in batchnorm.cu.
 _NOTHING, _ADD, _KEEP = range(3)
 
 

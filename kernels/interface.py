@@ -28,7 +28,7 @@ from hpcpar.kernels.geometry import ConvSpec, PoolSpec
 from hpcpar.kernels.streams import Streams
 
 Array = Any  #: numpy.ndarray or cupy.ndarray
-#: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cu.
+#: Functions of `Backend.activation_forward`, in the order of the enumeration in activation.cuh.
 ACTIVATIONS = ("relu", "leaky_relu", "clip", "sigmoid", "tanh", "silu", "gelu", "elu", "mish",
                "affine")
 

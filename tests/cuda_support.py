@@ -70,6 +70,7 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
         cupy_backend,
         cupy_batchnorm,
         cupy_conv,
+        cupy_elementwise,
         cupy_fused,
         cupy_launch,
         cupy_loss,
@@ -93,8 +94,8 @@ def backend(libraries: dict[str, ctypes.CDLL]) -> Iterator[Any]:
             return partial(function, *shape, args)  # CuPy's pointers cannot be read
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (cupy_backend, cupy_batchnorm, cupy_conv, cupy_fused, cupy_launch, cupy_loss,
-                       cupy_pool, cupy_products, cupy_updates):
+        for module in (cupy_backend, cupy_batchnorm, cupy_conv, cupy_elementwise, cupy_fused,
+                       cupy_launch, cupy_loss, cupy_pool, cupy_products, cupy_updates):
             patch.setattr(module, "cp", NumpyAsCupy())
         backend = object.__new__(cupy_backend.CupyBackend)
         backend._set_up(CpuLauncher(), 1500)
