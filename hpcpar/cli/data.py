@@ -35,6 +35,11 @@ def _progress(path: str) -> Iterator[dataset.Progress]:
         yield lambda done, total: bar.show(done, total, f"writing {path}")
 
 
+def _channels_last() -> Any:
+    return option(
+        None, bool, "images are [N, H, W, C] (default: no; images that look so are refused)")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DataCommand(ResultOptions):
     """The options that all kinds of data share."""
@@ -98,8 +103,7 @@ class NumpyCommand(ArrayOptions, DataCommand):
     truth: str = option(
         "", path, "labels [N], whole numbers from 0, or floating-point targets [N, outputs]; for "
         "pixels [N, H, W] or [N, outputs, H, W]", "LABELS.npy", names=("truth",))
-    channels_last: bool | None = option(
-        None, bool, "images are [N, H, W, C] (default: no; images that look so are refused)")
+    channels_last: bool | None = _channels_last()
 
     def make(self) -> None:
         with _progress(self.file) as progress:
@@ -121,8 +125,7 @@ class Hdf5Command(ArrayOptions, ExternalOptions, DataCommand):
     labels: str = option(
         "", str, "dataset with labels or targets (default: labels, targets, masks or y)", "NAME")
     one_per_file: bool = flag("each file holds one sample, without an axis for samples")
-    channels_last: bool | None = option(
-        None, bool, "images are [N, H, W, C] (default: no; images that look so are refused)")
+    channels_last: bool | None = _channels_last()
 
     def make(self) -> None:
         with _progress(self.file) as progress:

@@ -260,6 +260,7 @@ def _stored_type(blocks: SampleArray, name: str) -> np.dtype[Any]:
     for dtype in IMAGE_TYPES:
         if np.can_cast(blocks.dtype, dtype):
             return dtype
+    _require_memory(blocks, 1, name)
     low = high = 0
     for samples in _slices(blocks):
         values = np.asarray(blocks[samples])

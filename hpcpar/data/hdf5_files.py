@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
 from hpcpar.data.channels import channels_first
 from hpcpar.data.dataset import Progress
-from hpcpar.data.part_names import HELD_OUT, by_part
+from hpcpar.data.part_names import by_part, part_folders
 from hpcpar.errors import InputError
 from hpcpar.io.files import reason
 from hpcpar.io.hdf5 import check, find, is_empty, open_hdf5
@@ -94,10 +94,7 @@ def _folders(source: str) -> list[list[str]]:
     root = Path(source)
     if not root.is_dir():
         return [[source]]
-    held = next((root / name for name in HELD_OUT if (root / name).is_dir()), None)
-    places = [root]
-    if (root / "train").is_dir():
-        places = [root / "train", *([held] if held else [])]
+    places = [root / part for part in part_folders(root)]
     out = [sorted(str(p) for p in place.iterdir() if p.suffix.lower() in SUFFIXES)
            for place in places]
     for place, files in zip(places, out, strict=True):

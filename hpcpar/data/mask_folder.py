@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from numpy.typing import NDArray
 from hpcpar.data import image_folder
 from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
 from hpcpar.data.dataset import Progress
-from hpcpar.data.part_names import HELD_OUT
+from hpcpar.data.file_samples import FileSamples
+from hpcpar.data.part_names import part_folders
 from hpcpar.errors import InputError
 from hpcpar.io.files import reason, require_regular
 
@@ -48,23 +48,15 @@ def from_masks(path: str, folder: str, masks: str, shape: tuple[int, ...] = (3, 
     room = image_folder.Room()
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "hpcpar-images") as pool:
         parts = []
-        for part in _parts(Path(folder), Path(masks)):
+        for part in part_folders(Path(folder), Path(masks)):
             pairs = _pairs(Path(folder, part), Path(masks, part))
-            x = _Decoded(pool, pairs, shape, np.dtype("u1"),
-                         lambda pair: image_folder.decoded(pair[0], shape, room))
-            y = _Decoded(pool, pairs, shape[1:], np.dtype("i4"),
-                         lambda pair: _mask(*pair, shape[1:]))
+            x = FileSamples(pairs, shape, np.dtype("u1"),
+                            lambda pair: image_folder.decoded(pair[0], shape, room), pool.map)
+            y = FileSamples(pairs, shape[1:], np.dtype("i4"),
+                            lambda pair: _mask(*pair, shape[1:]), pool.map)
             images = Images(x, str(Path(folder, part)))
             parts.append((images, Truth(y, str(Path(masks, part)), images, options)))
         write_arrays(path, parts, f"images of {Path(folder).name} with masks", options, progress)
-
-
-def _parts(*folders: Path) -> list[str]:
-    """Folders of the training part and of the held-out part; [""] without such folders."""
-    has = {part for part in ("train", *HELD_OUT) if all((f / part).is_dir() for f in folders)}
-    if "train" not in has:
-        return [""]
-    return ["train", *[part for part in HELD_OUT if part in has][:1]]
 
 
 def _pairs(images: Path, masks: Path) -> list[tuple[str, str]]:
@@ -92,24 +84,6 @@ def _pairs(images: Path, masks: Path) -> list[tuple[str, str]]:
 def _files(folder: Path) -> list[Path]:
     return sorted(p for p in folder.rglob("*")
                   if p.suffix.lower() in image_folder.SUFFIXES and p.is_file())
-
-
-class _Decoded:
-    """An array [N, ...] whose samples are decoded from files."""
-
-    def __init__(self, pool: ThreadPoolExecutor, files: Sequence[tuple[str, str]],
-                 shape: tuple[int, ...], dtype: np.dtype[Any],
-                 decode: Callable[[tuple[str, str]], NDArray[Any] | InputError]) -> None:
-        self._pool, self._files, self._decode = pool, files, decode
-        self.shape, self.dtype = (len(files), *shape), dtype
-
-    def __getitem__(self, samples: slice) -> NDArray[Any]:
-        out = np.empty((samples.stop - samples.start, *self.shape[1:]), self.dtype)
-        for i, sample in enumerate(self._pool.map(self._decode, self._files[samples])):
-            if isinstance(sample, InputError):
-                raise sample
-            out[i] = sample
-        return out
 
 
 def _mask(image: str, mask: str, kept: tuple[int, ...]) -> NDArray[Any] | InputError:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from hpcpar.data.arrays import ArrayOptions, Images, Truth, write_arrays
 from hpcpar.data.dataset import Progress
+from hpcpar.data.file_samples import FileSamples
 from hpcpar.errors import InputError
 from hpcpar.io.files import reason, require_regular
 from hpcpar.io.read_limit import bounded, require_memory
@@ -61,11 +61,19 @@ def from_nifti(path: str, images: str, masks: str, shape: tuple[int, ...],
                 raise InputError(f"{here[name][0]} has no partner '{name}' in {folder}; add it, or "
                                  "remove this file")
     pairs = [(cases[name], labels[name]) for name in cases]
-    first = _read(pairs[0][0][0]).dtype
-    x = Images(_Volumes([case for case, _ in pairs], shape, first,
-                        lambda case: _volume(case, shape)), images)
-    y = Truth(_Volumes([mask for _, mask in pairs], shape[1:], np.dtype("i4"),
-                       lambda mask: _mask(mask[0], shape[1:])), masks, x, options)
+    first = pairs[0][0][0]
+    dtype = _read(first).dtype
+
+    def volume(case: _Case) -> NDArray[Any]:
+        values = _volume(case, shape)
+        if not np.can_cast(values.dtype, dtype):
+            raise InputError(f"{case[0]} holds {values.dtype}, {first} {dtype}; save all in one "
+                             "type")
+        return values
+
+    x = Images(FileSamples([case for case, _ in pairs], shape, dtype, volume), images)
+    y = Truth(FileSamples([mask for _, mask in pairs], shape[1:], np.dtype("i4"),
+                          lambda mask: _mask(mask[0], shape[1:])), masks, x, options)
     write_arrays(path, [(x, y)], f"NIfTI files of {Path(images).name}", options, progress)
 
 
@@ -80,25 +88,6 @@ def _cases(folder: str) -> dict[str, _Case]:
         raise InputError(f"{folder} has no NIfTI files ({', '.join(SUFFIXES)}); name the folder "
                          "that holds them")
     return {name: tuple(files) for name, files in found.items()}
-
-
-class _Volumes:
-    """An array [N, ...] whose samples are read from files."""
-
-    def __init__(self, cases: Sequence[_Case], shape: tuple[int, ...],
-                 dtype: np.dtype[Any], read: Callable[[_Case], NDArray[Any]]) -> None:
-        self._cases, self._read = cases, read
-        self.shape, self.dtype = (len(cases), *shape), dtype
-
-    def __getitem__(self, samples: slice) -> NDArray[Any]:
-        out = np.empty((samples.stop - samples.start, *self.shape[1:]), self.dtype)
-        for i, case in enumerate(self._cases[samples]):
-            values = self._read(case)
-            if not np.can_cast(values.dtype, self.dtype):
-                raise InputError(f"{case[0]} holds {values.dtype}, {self._cases[0][0]} "
-                                 f"{self.dtype}; save all in one type")
-            out[i] = values
-        return out
 
 
 def _volume(case: _Case, shape: tuple[int, ...]) -> NDArray[Any]:

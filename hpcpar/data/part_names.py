@@ -1,8 +1,9 @@
-"""Names of images and ground truth among the arrays of a file."""
+"""Names of images, of ground truth and of held-out parts in files and folders."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 from hpcpar.errors import InputError
 
@@ -40,6 +41,16 @@ def by_part(names: Iterable[str], where: str, remedy: str) -> dict[str, list[str
                              "needs images and labels, one array of each")
     held = next((part for part in HELD_OUT if _both(all_names, part)), None)
     return {"": train} | ({held: _both(all_names, held)} if held else {})
+
+
+def part_folders(*roots: Path) -> list[str]:
+    """The folders, in every root, of the training part and of a held-out part if there is one; [""]
+    for the roots themselves.
+    """
+    has = {part for part in ("train", *HELD_OUT) if all((root / part).is_dir() for root in roots)}
+    if "train" not in has:
+        return [""]
+    return ["train", *[part for part in HELD_OUT if part in has][:1]]
 
 
 def _plain(name: str) -> str:
