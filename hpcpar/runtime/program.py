@@ -92,7 +92,7 @@ class Program:
         waits: dict[int, list[int]] = {}
         for i, until in steps.until.items():
             waits.setdefault(until, []).append(i)
-        self._order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
+        self.order = [(i, tuple(waits.get(i, ()))) for i in sorted({*steps.mine, *waits, n})]
 
     def run(self, first: int = 0, end: int = sys.maxsize, noted: bool = True) -> None:
         """Run steps `first` to `end` (exclusive) once, in order. A GPU may not have finished them.
@@ -102,7 +102,7 @@ class Program:
         communicator, actions, transfers = self.communicator, self.actions, self.transfers
         joint = self.joint if self.watch is None else {}
         note = self._noting(first) if noted else _not_noted
-        for i, waits in self._order:
+        for i, waits in self.order:
             if not first <= i < end:
                 continue
             for w in waits:
@@ -152,7 +152,7 @@ class Program:
     def neighbors(self, chosen: Callable[[Step], bool]) -> list[list[int]]:
         """Runs of chosen compute steps with nothing between them, not even a wait."""
         found: list[list[int]] = [[]]
-        for i, waits in self._order:
+        for i, waits in self.order:
             is_chosen = i in self.actions and chosen(self.schedule.steps[i])
             if waits or i in self.clears or not is_chosen:
                 found.append([])
@@ -179,7 +179,7 @@ class Program:
 
     def abandon(self, end: int) -> None:
         """End an iteration after a run of the steps before `end`: wait for messages in flight."""
-        for i, waits in self._order:
+        for i, waits in self.order:
             for w in waits:
                 if w < end <= i:
                     self.communicator.wait(self.transfers[w])

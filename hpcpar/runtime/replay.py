@@ -83,7 +83,7 @@ class Replays:
         """The program, part by part."""
         p, communicator, out = self._program, self._communicator, list[_Part]()
         by_device = communicator.host_runs_ahead
-        for i, waits in p._order:
+        for i, waits in p.order:
             out += [_Part(w, _call(communicator.wait, p.transfers[w]), by_device) for w in waits]
             if i in p.loads:
                 out.append(_Part(i, p.loads[i], False))
