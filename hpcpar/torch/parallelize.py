@@ -78,6 +78,9 @@ def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, mach
           precision: str, options: dict[str, Any]) -> Plan:
     """The plan for the traced network."""
     network = trace.network
+    if "precision" in options:
+        raise InputError(f"precision: the module's parameters decide it, here {precision}; leave "
+                         "it out, and convert the module with module.float() or .double()")
     if isinstance(given, str) and not os.path.exists(given):
         return find_plan(network, ranks.size, batch, machine, given, precision=precision,
                          **options).plan
@@ -85,6 +88,9 @@ def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, mach
         raise InputError(f"{', '.join(options)}: a finished plan takes no options; leave them out, "
                          "or name a strategy")
     plan = plans.load(given) if isinstance(given, str) else given
+    if plan.formats.mixed:
+        raise InputError(f"the plan is in {plan.precision}, which hpcpar run executes, but not "
+                         "your own loop; plan with --precision fp32")
     if plan.batch != batch:
         raise InputError(f"the plan is for batches of {plan.batch}, not {batch}; pass batch="
                          f"{plan.batch}, or plan again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -276,6 +277,10 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         parallel(plain(), "data", synchronization="sharded")
     with pytest.raises(InputError, match=f"the plan is for batches of {BATCH}, not {BATCH + 1}"):
         parallelize(plain().double(), (2, 12, 12), BATCH + 1, model.plan)
+    with pytest.raises(InputError, match="the plan is in amp, which hpcpar run executes, but not"):
+        parallelize(plain().double(), (2, 12, 12), BATCH, replace(model.plan, precision="amp"))
+    with pytest.raises(InputError, match="precision: the module's parameters decide it, here fp64"):
+        parallel(plain(), "data", precision="fp32")
 
 
 class Twice(nn.Module):
