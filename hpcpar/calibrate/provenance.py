@@ -70,7 +70,8 @@ class Origin:
         InputError
             The origins differ.
         """
-        remedy = "refine with records of the same setting, or calibrate a machine file for this one"
+        remedy = (f"refine with records of the same setting (run --machine {machine}), or "
+                  "calibrate a machine file for this one")
         settings = (
             ("ran on", self.nodes, other.nodes),
             ("ran with BLAS threads per rank:", self.threads, other.threads),

@@ -24,7 +24,8 @@ def test_a_record_refines_the_machine(hpcpar: Run, plan: Make, digits: Path,
     quality = files.load(str(machine)).quality
     low, high = quality["links"][0]["beta_s_per_byte"]
     assert 0 < low <= high and quality["compute"]["steps"] == len(files.load(str(machine)).compute)
-    done = hpcpar(2, "run", "--plan", made, "--data", digits, "--steps", 20, "--out", out)
+    done = hpcpar(2, "run", "--plan", made, "--machine", machine, "--data", digits, "--steps", 20,
+                  "--out", out)
     assert done.returncode == 0, done.stderr
     done = hpcpar(0, "calibrate", "--refine", out, "-o", machine, "--json")
     assert done.returncode == 0, done.stderr
