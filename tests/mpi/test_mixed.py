@@ -93,7 +93,7 @@ def require_close(plan: Plan, network: Network, algorithm: str, ranks: World,
             assert found <= sums * ROUNDING, f"{plan.strategy}, {algorithm}: {quantity} of {layer}"
 
 
-@pytest.mark.parametrize(("k", "strategy"), enumerate(named(P)))
+@pytest.mark.parametrize(("k", "strategy"), list(enumerate(named(P))))
 def test_every_strategy_trains_as_one_rank(k: int, strategy: str, ranks: World,
                                            monkeypatch: pytest.MonkeyPatch) -> None:
     network, algorithm = smooth(), list(CHOOSERS)[(k + P) % len(CHOOSERS)]
