@@ -58,6 +58,8 @@ class NumpyBackend(Scratch, Backend):
 
     enqueue_to_host, enqueue_to_device = to_host, to_device
 
+    erf = staticmethod(numpy_activations.erf)
+
     # -- order of work -----------------------------------------------------------------------------
     def compute_stream(self) -> AbstractContextManager[Any]:
         return nullcontext()

@@ -19,8 +19,6 @@ Attribute = float | bytes | Sequence[int] | Sequence[float]
 
 #: Advice in errors for common operators without a layer.
 REMEDIES = {
-    "softplus": "use ReLU or SiLU, or add the layer (docs/how-to/extend.md)",
-    "detach.default": "no layer stops gradients; leave it out",
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
                     "attention over pixels is out of scope"),
     "depthtospace": "use upsampling or a transposed convolution",

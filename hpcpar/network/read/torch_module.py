@@ -242,7 +242,8 @@ class _Reader:
         a tensor with unknown values.
         """
         first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
-        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
+        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous", "detach",
+                         "lift_fresh_copy"):
             return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
         if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
             return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)

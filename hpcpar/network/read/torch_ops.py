@@ -293,6 +293,22 @@ def _reshape(call: Call) -> Words:
     return "Reshape", (*call.tensors("self"), target), {}
 
 
+def _clamp(call: Call) -> Words:
+    bounds = [call.values.get(name) for name in ("min", "max")]
+    if any(isinstance(bound, Tensor) for bound in bounds):
+        return "Clip", call.tensors("self", "min", "max"), {}
+    return _numbers("Clip", min="min", max="max")(call)
+
+
+def _pair(op: str) -> Translation:
+    """An operator of two tensors, or of a tensor and a number on either side."""
+    def translate(call: Call) -> Words:
+        if "other" not in call.values:
+            raise UnknownCall  # a reduction of the same name
+        return op, call.tensors("self", "other"), {}
+    return translate
+
+
 def _axis(op: str) -> Translation:
     return lambda call: (op, call.tensors("self"), {"axis": call.axes("dim")[0]})
 
@@ -302,13 +318,17 @@ TRANSLATIONS: dict[str, Translation] = {
     "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
     "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
     "add": _binary("Add"),
+    "addcdiv": lambda call: ("Addcdiv", call.tensors("self", "tensor1", "tensor2"),
+                             {"value": call.number("value")}),
+    "addcmul": lambda call: ("Addcmul", call.tensors("self", "tensor1", "tensor2"),
+                             {"value": call.number("value")}),
     "alias": _plain("Identity"),
     "amax": _over("ReduceMax"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
     "cat": _concat,
-    "clamp": _numbers("Clip", min="min", max="max"),
-    "clamp_min": _numbers("Clip", min="min"),
+    "celu": _numbers("Celu", alpha="alpha"),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip"), _clamp),
     "clone": _plain("Identity"),
     "constant_pad_nd": _pad,
     "contiguous": _plain("Identity"),
@@ -324,15 +344,20 @@ TRANSLATIONS: dict[str, Translation] = {
     "flip": _flip,
     "gelu": lambda call: ("Gelu", call.tensors("self"),
                           {"approximate": str(call.values["approximate"]).encode()}),
+    "glu": _axis("Glu"),
     "group_norm": _norm("GroupNormalization", epsilon="eps", num_groups="num_groups"),
+    "hardshrink": _numbers("Shrink", lambd="lambd"),
     "hardsigmoid": _plain("HardSigmoid", alpha=1 / 6, beta=0.5),
     "hardswish": _plain("HardSwish"),
     "hardtanh": _numbers("Clip", min="min_val", max="max_val"),
     "instance_norm": _norm("InstanceNormalization", epsilon="eps"),
     "layer_norm": _norm("LayerNormalization", epsilon="eps"),
     "leaky_relu": _numbers("LeakyRelu", alpha="negative_slope"),
+    "lerp": _plain("Lerp", "self", "end", "weight"),
     "linear": _plain("Gemm", "input", "weight", "bias", transB=1),
+    "log_sigmoid": _plain("LogSigmoid"),
     "log_softmax": _axis("LogSoftmax"),
+    "masked_fill": _plain("MaskedFill", "self", "mask", "value"),
     "matmul": _plain("MatMul", "self", "other"),
     "max_pool": _pool("MaxPool"),
     "mean": _over("ReduceMean"),
@@ -354,10 +379,13 @@ TRANSLATIONS: dict[str, Translation] = {
     "silu": _plain("Silu"),
     "slice": _slice,
     "softmax": _axis("Softmax"),
+    "softplus": _numbers("Softplus", beta="beta"),
+    "softshrink": _numbers("Shrink", lambd="lambd", bias="lambd"),
     "stack": _stack,
     "sub": _binary("Sub"),
     "sum": _sum,
     "tanh": _plain("Tanh"),
+    "threshold": _numbers("Threshold", threshold="threshold", value="value"),
     "to": _plain("Identity"),
     "transpose": _transpose,
     "type_as": _plain("Identity"),
@@ -365,7 +393,22 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_linear": _resize(b"linear"),
     "upsample_nearest": _resize(b"nearest"),
     "upsample_trilinear": _resize(b"linear"),
+    "where": _plain("Where", "condition", "self", "other"),
     "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
+    **{name: _plain(op) for name, op in {
+        "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh",
+        "atan": "Atan", "atanh": "Atanh", "bitwise_not": "Not", "ceil": "Ceil", "cos": "Cos",
+        "cosh": "Cosh", "detach": "Detach", "erf": "Erf", "exp": "Exp", "expm1": "Expm1",
+        "floor": "Floor", "log": "Log", "log10": "Log10", "log1p": "Log1p", "log2": "Log2",
+        "logical_not": "Not", "reciprocal": "Reciprocal", "round": "Round", "rsqrt": "Rsqrt",
+        "sgn": "Sign", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt",
+        "square": "Square", "tan": "Tan", "trunc": "Trunc"}.items()},
+    **{name: _pair(op) for name, op in {
+        "__and_": "And", "__or_": "Or", "atan2": "Atan2", "bitwise_and": "And",
+        "bitwise_or": "Or", "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater",
+        "le": "LessOrEqual", "logaddexp": "LogAddExp", "logical_and": "And", "logical_or": "Or",
+        "logical_xor": "Xor", "lt": "Less", "max": "Max", "maximum": "Max", "min": "Min",
+        "minimum": "Min", "ne": "NotEqual"}.items()},
     **dict.fromkeys(RESHAPES, _reshape),
 }
 
