@@ -12,7 +12,7 @@ import numpy as np
 from hpcpar.network.layers import Expand, Pointwise, Select, Upsample
 from hpcpar.network.layers.base import LARGEST_FLOAT, Shape, image_of, shape_text
 from hpcpar.network.layers.elementwise_table import TABLE, Term
-from hpcpar.network.layers.formula import Argument, formula
+from hpcpar.network.layers.formula import formula
 from hpcpar.network.read.import_views import Conversion
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, decimal
@@ -62,6 +62,13 @@ FORMULAS: dict[str, Term] = {
     "ThresholdedRelu": ("mul", "x0", ("greater", "x0", "$alpha")),
     "Xor": ("not_equal", "x0", "x1"),
     **{name: (op, "x0", "x1", "x2")[:1 + len(TABLE[op].slopes)] for name, op in SAME.items()},
+}
+#: Formulas of all operators on parameters; those of images have layers of their own.
+TERMS: dict[str, Term] = FORMULAS | {
+    "Add": ("add", "x0", "x1"), "Div": ("div", "x0", "x1"), "Max": ("maximum", "x0", "x1"),
+    "Min": ("minimum", "x0", "x1"), "Mul": ("mul", "x0", "x1"), "Neg": ("neg", "x0"),
+    "Pow": ("pow", "x0", "x1"), "Relu": ("relu", "x0"), "Sigmoid": ("sigmoid", "x0"),
+    "Sub": ("sub", "x0", "x1"), "Tanh": ("tanh", "x0"),
 }
 #: Defaults of attributes, by operator and name.
 DEFAULTS: dict[tuple[str, str], float] = {
@@ -117,52 +124,72 @@ def pointwise(imp: Importer, node: Node, term: Term) -> str:
     tensors = [i for i in places if node.inputs[i] not in imp.constants]
     sources = of_one_shape(imp, node, [imp.source(node, i) for i in tensors])
     unique = list(dict.fromkeys(sources))
-    names: dict[str, Argument] = {
+    stored: list[str] = []
+    names: dict[str, Term] = {
         f"x{i}": f"x{unique.index(s)}" for i, s in zip(tensors, sources, strict=True)}
     parameter: Shape = ()
     for i in (i for i in places if i not in tensors):
-        value = number(imp, node, i)
-        if value is None and parameter:
+        names[f"x{i}"] = _constant_term(imp, node, node.inputs[i], stored)
+        if len(stored) > 1 or (stored and parameter):
             raise node.error("reads two parameters; give it one, or apply them one by one")
-        if value is None:
-            parameter = _parameter(imp, node, i, imp.graph.shapes[unique[0]])
-            names[f"x{i}"] = "w"
-        else:
-            names[f"x{i}"] = min(max(value, -LARGEST_FLOAT), LARGEST_FLOAT)
+        if stored:
+            parameter = _parameter(imp, node, i, stored[0], imp.graph.shapes[unique[0]])
     options = {"parameter": parameter} if parameter else {}
     return imp.add(Pointwise, node, unique, "", steps=formula(_renamed(term, names)), **options)
 
 
-def _renamed(term: Term, names: Mapping[str, Argument]) -> Term:
+def _constant_term(imp: Importer, node: Node, name: str, stored: list[str]) -> Term:
+    """A constant as a number, the parameter "w", or a term of it; adds the name of the stored
+    tensor behind "w" to `stored`.
+    """
+    maker = imp.constants[name].node
+    if maker is None:
+        value = number(imp, node, name)
+        if value is not None:
+            return min(max(value, -LARGEST_FLOAT), LARGEST_FLOAT)
+        if name not in stored:
+            stored.append(name)
+        return "w"
+    if maker.op not in TERMS:
+        raise node.error(f"reads a parameter behind '{maker.name}' ({maker.op}), which is not "
+                         "supported there; apply it to the image")
+    return _renamed(_filled(TERMS[maker.op], maker), {
+        f"x{i}": _constant_term(imp, node, each, stored) for i, each in enumerate(maker.inputs)})
+
+
+def _renamed(term: Term, names: Mapping[str, Term]) -> Term:
     if isinstance(term, tuple):
         return (term[0], *(_renamed(part, names) for part in term[1:]))
     return names[term] if isinstance(term, str) else term
 
 
-def number(imp: Importer, node: Node, which: int) -> float | None:
-    """The value of a constant input that is one untrained number, or many equal ones."""
-    constant = imp.constants[node.inputs[which]]
+def number(imp: Importer, node: Node, name: str) -> float | None:
+    """The value of a constant that is one untrained number, or many equal ones."""
+    constant = imp.constants[name]
     single = math.prod(constant.dims) == 1 and not imp.operations.exact_sharing
-    if constant.trained and not single:
+    if constant.node is not None or (constant.trained and not single):
         return None
-    value = imp.value(node, which)
+    value = imp.value(replace(node, inputs=(name,)), 0)
     if value is None or np.ptp(value):
         return None
     return decimal(value.ravel()[:1])
 
 
-def _parameter(imp: Importer, node: Node, which: int, x: Shape) -> Shape:
-    """The shape of a formula's parameter, from a constant input for samples of shape `x`."""
+def _parameter(imp: Importer, node: Node, which: int, stored: str, x: Shape) -> Shape:
+    """The shape of a formula's parameter for samples of shape `x`, from a constant input, which is
+    computed from the tensor `stored`.
+    """
     given = imp.constants[node.inputs[which]].dims
     rank = imp.dimensions + 2 if len(x) > 1 else 2
     dims = (1,) * (rank - len(given)) + given
     shape = image_of(dims[1:]) if len(x) > 1 else dims[1:]
-    if len(dims) != rank or dims[0] != 1 or any(
+    repeated = math.prod(given) != math.prod(imp.constants[stored].dims)
+    if repeated or len(dims) != rank or dims[0] != 1 or any(
             n not in (1, extent) for n, extent in zip(shape, x, strict=True)):
         raise node.error(f"input '{node.inputs[which]}' is a constant of shape "
                          f"{shape_text(given)} for samples {shape_text(x)}; give each of its axes "
                          "the sample's extent or 1")
-    imp.weights(node, which)
+    imp.weights(replace(node, inputs=(stored,)), 0)
     return shape[:1] if math.prod(shape[1:]) == 1 else shape
 
 

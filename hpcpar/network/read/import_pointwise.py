@@ -72,7 +72,7 @@ def dropout(imp: Importer, node: Node) -> str:
 def _fixed(imp: Importer, node: Node) -> tuple[int, float] | None:
     """Position and value of an untrained number among two inputs, if there is one."""
     place = _constant(imp, node)
-    value = None if place is None else number(imp, node, place)
+    value = None if place is None else number(imp, node, node.inputs[place])
     return None if place is None or value is None else (place, value)
 
 
@@ -83,12 +83,14 @@ def _constant(imp: Importer, node: Node) -> int | None:
 
 def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
     """A layer that trains the constant among two inputs; None if both depend on the image, or if
-    it is not one number per channel or one for all.
+    it is computed, or is not one number per channel or one for all.
     """
     place = _constant(imp, node)
     if place is None:
         return None
     constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
+    if constant.node is not None:
+        return None
     rank = len(imp.pixels_of(x)) + 1
     dims = (1,) * (rank - len(constant.dims)) + constant.dims
     count = math.prod(constant.dims)

@@ -50,6 +50,8 @@ class Constant:
     drops, kept : float
         For random factors of samples (stochastic depth): the share of samples with factor 0, and
         the factor of the others.
+    node : Node or None
+        The operator that computes it from other constants, if its value is not known.
     """
 
     dims: tuple[int, ...]
@@ -60,6 +62,7 @@ class Constant:
     frozen: bool = False
     drops: float = 0.0
     kept: float = 0.0
+    node: Node | None = None
 
     @property
     def trained(self) -> bool:
