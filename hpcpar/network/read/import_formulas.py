@@ -13,11 +13,13 @@ from hpcpar.network.layers import Expand, Pointwise, Select, Upsample
 from hpcpar.network.layers.base import LARGEST_FLOAT, Shape, image_of, shape_text
 from hpcpar.network.layers.elementwise_table import TABLE, Term
 from hpcpar.network.layers.formula import formula
-from hpcpar.network.read.import_views import Conversion
+from hpcpar.network.read.import_views import Conversion, identity
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, decimal
 from hpcpar.network.read.tensor_view import TensorView
 
+#: Numbers of ONNX's types: floating-point numbers, and 0 or 1.
+FLOATS, BOOL = (1, 10, 11, 16), 9
 #: ONNX operators that the table has under another name.
 SAME: dict[str, str] = {
     "Abs": "abs", "Acos": "acos", "Acosh": "acosh", "Asin": "asin", "Asinh": "asinh",
@@ -108,6 +110,15 @@ def clamp(imp: Importer, node: Node) -> str:
         if which < len(node.inputs) and node.inputs[which]:
             term = (op, term, f"x{which}")
     return pointwise(imp, node, term)
+
+
+def cast(imp: Importer, node: Node) -> str | TensorView:
+    """Cast to a floating-point type, or to 0 and 1."""
+    if node.integer("to") == BOOL:
+        return pointwise(imp, node, ("not_equal", "x0", 0.0))
+    if node.integer("to") not in FLOATS:
+        raise node.error("converts values to whole numbers, which have no gradient; leave it out")
+    return identity(imp, node)
 
 
 def glu(imp: Importer, node: Node) -> str:

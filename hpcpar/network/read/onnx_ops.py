@@ -29,6 +29,7 @@ OPERATORS: dict[str, Conversion] = {
     "AddScaled": pointwise.add_scaled,
     "AveragePool": windows.pool,
     "BatchNormalization": pointwise.batch_norm,
+    "Cast": formulas.cast,
     "Clip": pointwise.clip,
     "Concat": views.concat,
     "Conv": windows.convolution,

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from hpcpar.network.layers import Pointwise
+from hpcpar.errors import InputError
+from hpcpar.network.builder import Graph
+from hpcpar.network.layers import Add, Conv2d, Flatten, Linear, Pointwise, SoftmaxCrossEntropy
 from hpcpar.network.layers.elementwise_table import TABLE
 from hpcpar.network.layers.formula import derivatives, formula
+from hpcpar.network.spec import NetworkSpec
 from tests.ops_support import at, make, parameters, random, torch
 from tests.reference_layers import function
 
@@ -86,3 +89,59 @@ def test_a_large_block_is_computed_in_pieces() -> None:
     np.testing.assert_allclose(ops[1].blocks.dx, ops[0].blocks.dx, rtol=1e-14)
     np.testing.assert_allclose(ops[1].parameters.dweight, ops[0].parameters.dweight, rtol=1e-13)
     assert not ops[0].parameters.dweight[:, :2].any() and ops[0].parameters.dweight[:, 2:].all()
+
+
+@pytest.mark.parametrize(("steps", "parameter", "message"), [
+    ((), (), "it has no steps; give a list such as"),
+    ((("exec", "x0"),), (), "step 0: unknown operator 'exec'; use one of abs, acos"),
+    (((), ("exp", "x0")), (), "step 0: unknown operator ''"),
+    ((("add", "x0"),), (), "step 0: 'add' has 1 arguments; give 2"),
+    ((("exp", "x0"), ("add", "t0", "t1")), (), "step 1: 't1' is not defined; name an input"),
+    ((("mul", "x0", "w"),), (), "step 0: 'w' is not defined"),
+    ((("exp", "x1"),), (), "step 0: 'x1' is not defined"),
+    ((("add", 1.0, 2.0), ("mul", "t0", "x0")), (), "step 0: 'add' reads only numbers"),
+    ((("exp", "x0"), ("sin", "x0")), (), "nothing reads 't0'; leave it out"),
+    ((("exp", "x0"),), (4,), "nothing reads 'w'; leave it out"),
+    ((("mul", "x0", "w"),), (3,), "a parameter (3,) for samples (4, 6, 6); give it 1 or 3 axes"),
+    ((("mul", "x0", "w"),), (4, 6), "a parameter (4, 6) for samples (4, 6, 6)"),
+])
+def test_a_fault_of_a_formula_is_one_line(steps: Any, parameter: Any, message: str) -> None:
+    layer = Pointwise("p", ("a",), steps=steps, parameter=parameter)
+    with pytest.raises(InputError) as err:
+        layer.output_shape((4, 6, 6))
+    assert str(err.value).startswith(f"layer 'p' (pointwise): {message}")
+    assert "\n" not in str(err.value)
+
+
+def small(**options: Any) -> Any:
+    net = Graph("small", (2, 6, 6))
+    x = net.add(Conv2d, "conv", out_channels=4, kernel=3, padding=1)
+    y = net.add(Pointwise, "formula", **options)
+    net.add(Add, "sum", after=(x, y))
+    net.add(Flatten, "flat")
+    net.add(Linear, "fc", out_features=3)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def test_a_network_file_holds_a_formula() -> None:
+    network = small(steps=(("exp", "x0"), ("mul", "t0", "w"), ("add", "t1", 1.0)), parameter=(4,))
+    spec = NetworkSpec.of(network)
+    (stored,) = [layer for layer in spec.to_json()["layers"] if layer["name"] == "formula"]
+    assert stored == {"type": "Pointwise", "name": "formula", "inputs": ["conv"], "parameter": [4],
+                      "steps": [["exp", "x0"], ["mul", "t0", "w"], ["add", "t1", 1.0]]}
+    assert spec.build() == network
+    stored["steps"] = [["exp", ["x0"]]]
+    layers = [stored if layer["name"] == "formula" else layer
+              for layer in spec.to_json()["layers"]]
+    with pytest.raises(InputError) as err:
+        NetworkSpec(spec.name, spec.shape, spec.classes, layers).build()
+    assert "layer 3, 'steps', entry 1, entry 2: expected" in str(err.value)
+
+
+def test_flops_and_traffic_follow_from_the_formula() -> None:
+    layer = small(steps=(("exp", "x0"), ("add", "t0", 1.0))).by_name["formula"]
+    assert layer.forward_flops((4, 6, 6)) == 9 * 4 * 36
+    assert layer.work("backward").flops == 9 / 9  # exp again, and a product
+    assert (layer.work("backward").inputs, layer.work("backward").outputs) == (2, 1)
+    assert layer.variant(4, 4) == " exp+add"
