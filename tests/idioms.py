@@ -70,7 +70,7 @@ def _numbers(*dims: int) -> Tensor:
 #: Makers of modules, by what they do.
 IDIOMS: dict[str, Callable[[], Between]] = {
     "softplus": lambda: Between(f.softplus),
-    "softplus with beta": lambda: Between(lambda x: f.softplus(x, beta=2.0)),
+    "softplus with beta": lambda: Between(lambda x: f.softplus(2 * x) / 2),
     "abs": lambda: Between(torch.abs),
     "exp": lambda: Between(lambda x: torch.exp(-x)),
     "log1p of abs": lambda: Between(lambda x: torch.sign(x) * torch.log1p(x.abs())),

@@ -65,7 +65,7 @@ FORMULAS: dict[str, Term] = {
     "Xor": ("not_equal", "x0", "x1"),
     **{name: (op, "x0", "x1", "x2")[:1 + len(TABLE[op].slopes)] for name, op in SAME.items()},
 }
-#: Formulas of all operators on parameters; those of images have layers of their own.
+#: Formulas of operators on parameters. On images, some of them have their own layers.
 TERMS: dict[str, Term] = FORMULAS | {
     "Add": ("add", "x0", "x1"), "Div": ("div", "x0", "x1"), "Max": ("maximum", "x0", "x1"),
     "Min": ("minimum", "x0", "x1"), "Mul": ("mul", "x0", "x1"), "Neg": ("neg", "x0"),
