@@ -12,7 +12,7 @@ draw=sample drawn='a sample' minutes=4 seed=$((RANDOM % 1000))
 while [ $# -gt 0 ]; do
   case "$1 ${2-}" in
     "--sixth "*) draw=sixth drawn='a sixth of the cases' minutes=25 ;;
-    "--all ") draw='' drawn='every case' minutes=20 seed='' ;;
+    "--all ") draw='' drawn='every case' minutes=120 seed='' ;;
     "--seed "[0-9]*) seed=$2 && shift ;;
     *) printf 'usage: bash tests/run.sh [--sixth | --all] [--seed NUMBER]\n' >&2; exit 2 ;;
   esac
