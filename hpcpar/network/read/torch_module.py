@@ -15,14 +15,12 @@ from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.onnx_ops import build
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
 from hpcpar.network.read.torch_ops import (
     EMPTY,
     PARTS,
     RESHAPES,
     TRANSLATIONS,
-    Call,
-    Tensor,
-    UnknownCall,
 )
 
 if TYPE_CHECKING:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 
-from hpcpar.network.layers.base import Shape
-from hpcpar.network.read.operations import Array, Attribute, Constant
+from hpcpar.network.read.operations import Attribute
+from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
+from hpcpar.network.read.torch_names import ONE, TWO
 
 #: Operators that keep all values in order; the shape of the result defines them.
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view",
@@ -19,85 +19,6 @@ EMPTY = ("empty", "new_empty", "empty_like")
 #: Operators that return several parts of the first argument along an axis.
 PARTS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 _MODES = {"circular": b"wrap", "replicate": b"edge"}
-
-
-class UnknownCall(Exception):
-    """A call without a translation: a variant of an operator with unsupported arguments."""
-
-
-class Tensor(str):
-    """Name of a tensor among the arguments of a call."""
-
-
-@dataclass
-class Call:
-    """A call of an operator.
-
-    Attributes
-    ----------
-    result : str
-        Name of the result.
-    values : dict
-        Arguments by name: tensors, numbers, lists.
-    shape, input_shape : tuple of int
-        Sample shapes of the result and of the first argument.
-    literals : dict
-        Constants that the translation adds as inputs of the ONNX operator.
-    """
-
-    name: str
-    result: str
-    values: Mapping[str, object]
-    shape: Shape
-    input_shape: Shape
-    literals: dict[str, Constant] = field(default_factory=dict)
-
-    def tensors(self, *names: str) -> tuple[str, ...]:
-        """Names of tensor arguments; numbers become constants, and omitted arguments ''."""
-        return tuple(self._tensor(self.values.get(name)) for name in names)
-
-    def _tensor(self, value: object) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, Tensor):
-            return value
-        return self.literal(np.asarray(value))
-
-    def literal(self, value: Array) -> str:
-        """Name of a new constant with this value."""
-        name = f"{self.result}.{len(self.literals)}"
-        self.literals[name] = Constant.of(value)
-        return name
-
-    def number(self, name: str) -> float:
-        """A number argument."""
-        value = self.values.get(name)
-        if not isinstance(value, int | float):
-            raise UnknownCall
-        return value
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """An argument of one or several integers."""
-        value = self.values.get(name)
-        numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int) for number in numbers):
-            raise UnknownCall
-        return tuple(numbers)
-
-    def axes(self, name: str) -> tuple[int, ...]:
-        """An argument of one or several axes of the first argument, counted from 0."""
-        rank = len(self.input_shape) + 1
-        return tuple(axis % rank for axis in self.integers(name))
-
-    def per_axis(self, name: str) -> Shape:
-        """An argument of one integer per image axis, or one for all axes."""
-        numbers = self.integers(name)
-        return numbers * self.dimensions if len(numbers) == 1 else numbers
-
-    @property
-    def dimensions(self) -> int:
-        """Number of image axes, from the operator's name."""
-        return int(self.name.rstrip("d")[-1])
 
 
 #: Name, inputs and attributes of an ONNX operator.
@@ -309,6 +230,18 @@ def _pair(op: str) -> Translation:
     return translate
 
 
+def _softplus(call: Call) -> Words:
+    if call.number("threshold") < 20:
+        raise UnknownCall  # it is the identity beyond, which is visible
+    return _numbers("Softplus", beta="beta")(call)
+
+
+def _round(call: Call) -> Words:
+    if call.values.get("decimals"):
+        raise UnknownCall
+    return "Round", call.tensors("self"), {}
+
+
 def _axis(op: str) -> Translation:
     return lambda call: (op, call.tensors("self"), {"axis": call.axes("dim")[0]})
 
@@ -372,6 +305,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "relu": _plain("Relu"),
     "relu6": _plain("Clip", min=0.0, max=6.0),
     "repeat": _repeat,
+    "round": _round,
     "rsub": _reversed_difference,
     "select": _select,
     "selu": _plain("Selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
@@ -379,7 +313,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "silu": _plain("Silu"),
     "slice": _slice,
     "softmax": _axis("Softmax"),
-    "softplus": _numbers("Softplus", beta="beta"),
+    "softplus": _softplus,
     "softshrink": _numbers("Shrink", lambd="lambd", bias="lambd"),
     "stack": _stack,
     "sub": _binary("Sub"),
@@ -395,20 +329,8 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_trilinear": _resize(b"linear"),
     "where": _plain("Where", "condition", "self", "other"),
     "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
-    **{name: _plain(op) for name, op in {
-        "abs": "Abs", "acos": "Acos", "acosh": "Acosh", "asin": "Asin", "asinh": "Asinh",
-        "atan": "Atan", "atanh": "Atanh", "bitwise_not": "Not", "ceil": "Ceil", "cos": "Cos",
-        "cosh": "Cosh", "detach": "Detach", "erf": "Erf", "exp": "Exp", "expm1": "Expm1",
-        "floor": "Floor", "log": "Log", "log10": "Log10", "log1p": "Log1p", "log2": "Log2",
-        "logical_not": "Not", "reciprocal": "Reciprocal", "round": "Round", "rsqrt": "Rsqrt",
-        "sgn": "Sign", "sign": "Sign", "sin": "Sin", "sinh": "Sinh", "sqrt": "Sqrt",
-        "square": "Square", "tan": "Tan", "trunc": "Trunc"}.items()},
-    **{name: _pair(op) for name, op in {
-        "__and_": "And", "__or_": "Or", "atan2": "Atan2", "bitwise_and": "And",
-        "bitwise_or": "Or", "eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater",
-        "le": "LessOrEqual", "logaddexp": "LogAddExp", "logical_and": "And", "logical_or": "Or",
-        "logical_xor": "Xor", "lt": "Less", "max": "Max", "maximum": "Max", "min": "Min",
-        "minimum": "Min", "ne": "NotEqual"}.items()},
+    **{name: _plain(op) for name, op in ONE.items()},
+    **{name: _pair(op) for name, op in TWO.items()},
     **dict.fromkeys(RESHAPES, _reshape),
 }
 

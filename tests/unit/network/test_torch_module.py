@@ -172,6 +172,8 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
      "operator div.Tensor_mode is not supported"),
+    (lambda: Written(lambda x: torch.round(x, decimals=1).flatten(1)),
+     "operator round.decimals is not supported"),
     (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
      "operator avg_pool2d.default is not supported"),
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
