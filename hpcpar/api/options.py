@@ -226,22 +226,22 @@ class PlanningOptions(AnchorOptions, PricingOptions, LoadOptions, PlanFields):
             It is unknown, but several epochs are to be priced.
         """
         known = data_set_of(network)
-        samples = self.samples or self._contents(network)[0] or (known.samples if known else None)
+        stored = self._contents(network)[0] if self.data else None
+        samples = self.samples or stored or (known.samples if known else None)
         if samples is None and self.epochs != 1.0:
             raise InputError(f"--epochs {self.epochs:g} {NO_EPOCH}")
         return samples
 
     def _contents(self, network: Network) -> tuple[int, int]:
-        """Samples and bytes per value of the data file; zeros without one."""
-        if not self.data:
-            return 0, 0
+        """Samples and bytes per value of the data file."""
         from hpcpar.data.loader import contents  # planning does not need HDF5
 
         return contents(self.data, network)
 
     def pricing(self, network: Network) -> dict[str, Any]:
         """The options that only `prediction.price.price` takes."""
-        item_bytes = self.io_item_bytes or self._contents(network)[1] or 1.0
+        stored = self._contents(network)[1] if self.data else 1.0
+        item_bytes = self.io_item_bytes or stored
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
                 "io_item_bytes": item_bytes, "node_samples_per_s": self.node_input}
 
