@@ -126,8 +126,8 @@ def kernels(session: Session) -> None:
             session.rows += gpu_kernels.compare(gpu, name, batch, session.repeats, precision)
             session.keep()
         session.facts[f"without an engine, {precision}"] = len(gpu.unsupported_convolutions)
-    native = "conv_forward" in gpu.bfloat16_kernels
-    session.facts["convolutions in amp"] = gpu.convolutions if native else "on float32 copies"
+        native = "conv_forward" in gpu.bfloat16_kernels
+        session.facts["convolutions in amp"] = gpu.convolutions if native else "on float32 copies"
 
 
 def graphs(session: Session) -> None:
