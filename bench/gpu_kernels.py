@@ -1,6 +1,7 @@
 """Convolutions of networks on a GPU, by this project and by PyTorch on the same card.
 
-Run: ``python bench/gpu_kernels.py [--networks alexnet,resnet50] [--images N] [--math fp32|tf32]``.
+Run: ``python bench/gpu_kernels.py [--networks alexnet,resnet50] [--images N]
+[--precision fp32|tf32|amp]``.
 Every distinct convolution of a network once, each with its three passes. Times are medians between
 events of the stream, in milliseconds. The exit status is 2 without a GPU.
 """
@@ -24,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.kernels import backend as make_backend  # noqa: E402
+from hpcpar.kernels.bfloat16 import BFLOAT16, widening  # noqa: E402
 from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
 from hpcpar.network.builtin import network  # noqa: E402
 from hpcpar.network.layers import Conv2d  # noqa: E402
@@ -42,23 +44,38 @@ def convolutions(name: str) -> Iterator[tuple[Conv2d, tuple[int, ...]]]:
                 yield layer, shape
 
 
-def random_array(xp: Any, *shape: int) -> Any:
+#: Number formats; ``amp`` is bfloat16 with float32 gradients of weights and biases.
+PRECISIONS = ("fp32", "tf32", "amp")
+
+
+def math_of(precision: str) -> str:
+    """Precision of float32 products."""
+    return "fp32" if precision == "fp32" else "tf32"
+
+
+def random_array(gpu: Any, dtype: Any, *shape: int) -> Any:
     """Random numbers without a random generator on the device, repeated in large arrays."""
-    numbers = xp.asarray(np.random.default_rng(0).standard_normal(2**18 + 1, np.float32))
+    numbers = gpu.xp.asarray(np.random.default_rng(0).standard_normal(2**18 + 1, np.float32))
     count = math.prod(shape)
-    return xp.tile(numbers, count // numbers.size + 1)[:count].reshape(shape)
+    single = gpu.xp.tile(numbers, count // numbers.size + 1)[:count].reshape(shape)
+    out = gpu.empty(shape, dtype)
+    gpu.copy(single, out)
+    return out
 
 
-def own_calls(gpu: Any, layer: Conv2d, shape: tuple[int, ...],
-              images: int) -> dict[str, Callable[[], Any]]:
+def own_calls(gpu: Any, layer: Conv2d, shape: tuple[int, ...], images: int,
+              precision: str) -> dict[str, Callable[[], Any]]:
     """The passes by this project's backend."""
+    gpu = widening(gpu, precision == "amp")
+    items = BFLOAT16 if precision == "amp" else np.float32
     ins, outs = shape[0] // layer.groups, layer.out_channels // layer.groups
     segments = tuple(Segment(g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
                      for g in range(layer.groups))
     spec = ConvSpec(layer.stride, layer.dilation, tuple((p, p) for p in layer.padding), segments)
-    x, dy = (random_array(gpu.xp, images, *s) for s in (shape, layer.output_shape(shape)))
-    w, bias = (random_array(gpu.xp, *s) for s in (layer.weight_shape(shape), (len(dy[0]),)))
-    out, dx, dw, dbias = (gpu.empty(a.shape, a.dtype) for a in (dy, x, w, bias))
+    x, dy = (random_array(gpu, items, images, *s) for s in (shape, layer.output_shape(shape)))
+    w, bias = (random_array(gpu, items, *s) for s in (layer.weight_shape(shape), (len(dy[0]),)))
+    out, dx = (gpu.empty(a.shape, items) for a in (dy, x))
+    dw, dbias = (gpu.empty(a.shape, np.float32) for a in (w, bias))
     return {
         "forward": lambda: gpu.conv_forward(x, w, bias, spec, out),
         "backward data": lambda: gpu.conv_backward_data(dy, w, spec, dx),
@@ -67,7 +84,7 @@ def own_calls(gpu: Any, layer: Conv2d, shape: tuple[int, ...],
 
 
 def torch_calls(device: int, layer: Conv2d, shape: tuple[int, ...], images: int,
-                math_mode: str) -> dict[str, Callable[[], Any]]:
+                precision: str) -> dict[str, Callable[[], Any]]:
     """The same passes in PyTorch on the same GPU; empty without PyTorch or its CUDA."""
     try:
         import torch
@@ -77,11 +94,12 @@ def torch_calls(device: int, layer: Conv2d, shape: tuple[int, ...], images: int,
     if not torch.cuda.is_available():
         return {}
     torch.cuda.set_device(device)
-    torch.backends.cudnn.allow_tf32 = math_mode == "tf32"
+    torch.backends.cudnn.allow_tf32 = precision == "tf32"
     torch.backends.cudnn.benchmark = True
-    x, dy = (torch.randn(images, *s, device="cuda") for s in (shape, layer.output_shape(shape)))
-    w = torch.randn(layer.weight_shape(shape), device="cuda")
-    bias = torch.randn(layer.out_channels, device="cuda")
+    where = {"device": "cuda", "dtype": torch.bfloat16 if precision == "amp" else torch.float32}
+    x, dy = (torch.randn(images, *s, **where) for s in (shape, layer.output_shape(shape)))
+    w = torch.randn(layer.weight_shape(shape), **where)
+    bias = torch.randn(layer.out_channels, **where)
     geometry = (layer.stride, layer.padding, layer.dilation, layer.groups)
     return {
         "forward": lambda: torch.nn.functional.conv2d(x, w, bias, *geometry),
@@ -118,18 +136,18 @@ def torch_ms(call: Callable[[], Any], repeats: int) -> float:
 
 
 def compare(gpu: Any, name: str, images: int, repeats: int,
-            math_mode: str) -> list[dict[str, Any]]:
+            precision: str) -> list[dict[str, Any]]:
     """A row for every pass of every convolution of a network."""
     rows = []
     for layer, shape in convolutions(name):
-        own = own_calls(gpu, layer, shape, images)
-        peer = torch_calls(gpu.device, layer, shape, images, math_mode)
+        own = own_calls(gpu, layer, shape, images, precision)
+        peer = torch_calls(gpu.device, layer, shape, images, precision)
         flops = 2 * images * math.prod(layer.weight_shape(shape)) * math.prod(
             layer.output_shape(shape)[1:])
         for step, call in own.items():
             took_ms = own_ms(gpu, call, repeats)
             row: dict[str, Any] = {"network": name, "layer": layer.name, "images": images,
-                                   "math": math_mode, "pass": step, "ms": took_ms,
+                                   "format": precision, "pass": step, "ms": took_ms,
                                    "Tflop/s": 1e-9 * flops / took_ms}
             if peer:
                 peer_ms = torch_ms(peer[step], repeats)
@@ -143,10 +161,10 @@ def main() -> int:
     parser.add_argument("--networks", default="alexnet")
     parser.add_argument("--images", type=int, default=128)
     parser.add_argument("--repeats", type=int, default=20)
-    parser.add_argument("--math", default="fp32")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32")
     options = parser.parse_args()
     try:
-        gpu = make_backend("gpu", options.math)
+        gpu = make_backend("gpu", math_of(options.precision))
     except InputError as err:
         print(f"gpu_kernels: {err}", file=sys.stderr)
         return 2
@@ -156,7 +174,8 @@ def main() -> int:
     card = gpu.xp.cuda.runtime.getDeviceProperties(gpu.device)["name"].decode()
     print(f"{card}, convolutions by {gpu.convolutions}, {datetime.date.today().isoformat()}")
     for name in options.networks.split(","):
-        for row in compare(gpu, name, options.images, options.repeats, options.math):
+        for row in compare(gpu, name, options.images, options.repeats,
+                           options.precision):
             print("  ".join(f"{value:8.3f}" if isinstance(value, float) else f"{value:>8}"
                             for value in row.values()), flush=True)
     return 0

@@ -118,14 +118,16 @@ def kernels(session: Session) -> None:
     from hpcpar.kernels import backend
     from hpcpar.kernels.cupy_backend import CupyBackend
 
-    for math in ("fp32", "tf32"):
-        gpu = backend("gpu", math)
+    for precision in gpu_kernels.PRECISIONS:
+        gpu = backend("gpu", gpu_kernels.math_of(precision))
         assert isinstance(gpu, CupyBackend)
         session.facts["convolutions"] = gpu.convolutions
         for name, batch in session.cases:
-            session.rows += gpu_kernels.compare(gpu, name, batch, session.repeats, math)
+            session.rows += gpu_kernels.compare(gpu, name, batch, session.repeats, precision)
             session.keep()
-        session.facts[f"without an engine, {math}"] = len(gpu.unsupported_convolutions)
+        session.facts[f"without an engine, {precision}"] = len(gpu.unsupported_convolutions)
+        native = "conv_forward" in gpu.bfloat16_kernels
+        session.facts["convolutions in amp"] = gpu.convolutions if native else "on float32 copies"
 
 
 def graphs(session: Session) -> None:

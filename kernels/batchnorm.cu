@@ -94,6 +94,17 @@ DEVICE bool channel_sums(i64 c, i64 part, i64 parts, double &sum, double &produc
     return true;
 }
 
+// out[c] = sum of x, in double and rounded once.
+KERNEL sum_samples(SHARED5(const REAL, x), WIDE *out, SUMS, EXTENTS) {
+    __shared__ double shared[MAX_THREADS];
+    FOR_SHARES {
+        double sum = 0, none = 0;
+        const auto formula = [&](const REAL &x) { sum += (double)x; };
+        FOR_SHARE(formula, ARRAY5(const REAL, x));
+        if (channel_sums(c, part, parts, sum, none, shared, shares, done) && threadIdx.x == 0) out[c] = (WIDE)sum;
+    }
+}
+
 // out[c] = (sum of x, sum of x * x); in the next kernel (sum of dy, sum of dy * (x - mean) * inv_std).
 KERNEL channel_moments(SHARED5(const REAL, x), VIEW2(double, out), SUMS, EXTENTS) {
     __shared__ double shared[MAX_THREADS];

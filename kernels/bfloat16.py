@@ -64,7 +64,7 @@ class _Widening:
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._backend, name)
         if name in _KERNELS and name not in self._backend.bfloat16_kernels:
-            found = partial(_widen, self._backend, name, found)
+            found = partial(on_copies, self._backend, name, found)
         setattr(self, name, found)
         return found
 
@@ -76,8 +76,8 @@ class _Widening:
         return Bound(kernel, args, lambda: call)
 
 
-def _widen(backend: Backend, name: str, kernel: Callable[..., None], *args: Any,
-           **options: Any) -> None:
+def on_copies(backend: Backend, name: str, kernel: Callable[..., None], *args: Any,
+              **options: Any) -> None:
     """Call a kernel with float32 copies, and round its results."""
     written: list[tuple[Array, Array]] = []
     names = _parameters(name)

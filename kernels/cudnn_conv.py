@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hpcpar.kernels.bfloat16 import BFLOAT16, is_half, on_copies
 from hpcpar.kernels.cudnn_graphs import (
     ALIGNMENT_BYTES,
     BIAS_UID,
+    TYPES,
     WEIGHT_UID,
     X_UID,
     Y_UID,
@@ -22,12 +24,17 @@ from hpcpar.kernels.cudnn_graphs import (
     build_engine,
     joined_segments,
     read_box,
+    without_tensor_cores,
 )
 from hpcpar.kernels.geometry import ConvSpec, Ints
-from hpcpar.kernels.interface import Array, MathMode, Tick, address
+from hpcpar.kernels.interface import Array, Backend, MathMode, Tick, address
 
 if TYPE_CHECKING:
     from hpcpar.kernels.cupy_conv import CupyConv
+
+#: The limit of the workspace is the card's memory divided by this. With less, the fast engines
+#: for VGG-16's convolutions are not available.
+WORKSPACE_DIVISOR = 32
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,8 @@ class _Launch:
         Aligned copies of unaligned views, which must live as long as the launch.
     written, result
         The copy that the engine writes, and the view to copy it to afterwards; None without one.
+    gradient
+        The float32 weight gradient that a bfloat16 engine writes to the workspace in bfloat16.
     """
 
     engine: ConvEngine
@@ -52,6 +61,7 @@ class _Launch:
     copies: tuple[Array, ...] = ()
     written: Array | None = None
     result: Array | None = None
+    gradient: Array | None = None
 
 
 #: The tensor that each operation writes.
@@ -70,16 +80,19 @@ class CudnnConv:
     same memory. Deterministic engines in full precision are slow for some 1 x 1 kernels; there
     `fallback` multiplies matrices instead.
 
+    On bfloat16 arrays, engines add in float32 and round each result once, also the weight gradient,
+    which is stored in float32 afterwards. Where there is no engine, they get float32 copies.
+
     Parameters
     ----------
     cudnn
         The module ``cudnn`` of nvidia-cudnn-frontend.
-    xp
-        The array module: cupy.
+    backend
+        The GPU's other kernels.
     fallback
         Computes types and shapes that cuDNN does not support.
     math
-        Precision of the products.
+        Precision of float32 products.
     workspace_limit_bytes
         Limit of the workspace of a graph.
 
@@ -88,26 +101,28 @@ class CudnnConv:
     unsupported
         The convolutions for which cuDNN has no engine.
     workspace
-        Memory for engines.
+        Memory for engines, behind that of a bfloat16 weight gradient.
     """
 
     #: Kernels for `prepare`.
     PREPARED = ("conv_forward", "conv_backward_data", "conv_backward_weight")
 
-    def __init__(self, cudnn: Any, xp: Any, fallback: CupyConv, math: MathMode,
+    def __init__(self, cudnn: Any, backend: Backend, fallback: CupyConv, math: MathMode,
                  workspace_limit_bytes: int) -> None:
         self.fallback = fallback
         self.math = math
         self.workspace_limit_bytes = workspace_limit_bytes
         self.unsupported: list[ConvProblem] = []
         self._cudnn = cudnn
-        self._xp = xp
+        self._backend, self._xp = backend, backend.xp
         self._handle = cudnn.create_handle()
         self._stream: int | None = None
         #: None if cuDNN has no engine.
         self._engines: dict[ConvProblem, ConvEngine | None] = {}
         self._calls: dict[Hashable, list[_Launch]] = {}
-        self.workspace = xp.empty(0, np.uint8)
+        #: Stores of weight gradients from today's workspace, by the gradient's memory.
+        self._stores: dict[Hashable, Tick] = {}
+        self.workspace = self._xp.empty(0, np.uint8)
 
     @property
     def workspace_bytes(self) -> int:
@@ -116,7 +131,7 @@ class CudnnConv:
 
     def accepts(self, dtype: Any) -> bool:
         """Whether cuDNN supports a type; it does not support float64."""
-        return np.dtype(dtype) == np.float32
+        return np.dtype(dtype).name in TYPES
 
     def forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                 tick: Tick | None = None) -> None:
@@ -125,7 +140,7 @@ class CudnnConv:
             return
         launches = self._launches(ConvOperation.FORWARD, x, w, out, spec, bias)
         if launches is None:
-            self.fallback.forward(x, w, bias, spec, out, tick)
+            self._otherwise("conv_forward", x, w, bias, spec, out, tick)
             return
         if sum(launch.items for launch in launches) < out.size:
             out[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (out.ndim - 2))
@@ -137,10 +152,11 @@ class CudnnConv:
         if dx.size == 0:
             return
         launches = None
-        if self.math is MathMode.TF32 or not self.fallback.is_faster_to_data(dx, w, dy, spec):
+        exact = without_tensor_cores(dy.dtype, self.math)
+        if not exact or not self.fallback.is_faster_to_data(dx, w, dy, spec):
             launches = self._launches(ConvOperation.DATA, dx, w, dy, spec)
         if launches is None:
-            self.fallback.backward_data(dy, w, spec, dx, tick)
+            self._otherwise("conv_backward_data", dy, w, spec, dx, tick)
             return
         if sum(launch.items for launch in launches) < dx.size:
             dx.fill(0)
@@ -150,13 +166,14 @@ class CudnnConv:
                         tick: Tick | None = None) -> None:
         """See `Backend.conv_backward_weight`."""
         launches = None
-        if self.math is MathMode.TF32 or not self.fallback.is_faster_to_weight(x, dw, dy, spec):
+        exact = without_tensor_cores(x.dtype, self.math)
+        if not exact or not self.fallback.is_faster_to_weight(x, dw, dy, spec):
             launches = self._launches(ConvOperation.WEIGHT, x, dw, dy, spec)
         if launches is None:
-            self.fallback.backward_weight(x, dy, spec, dw, dbias, tick)
+            self._otherwise("conv_backward_weight", x, dy, spec, dw, dbias, tick)
             return
         if dbias is not None:
-            dy.sum(axis=(0, *range(2, dy.ndim)), out=dbias)
+            self._backend.sum_samples(dy, dbias)
         if sum(launch.items for launch in launches) < dw.size:
             dw.fill(0)
         self._run(launches, tick)
@@ -179,7 +196,7 @@ class CudnnConv:
             fallback = self.fallback.is_faster_to_weight(x, w, y, spec)
         if written.size == 0:
             return None
-        if fallback and self.math is MathMode.FP32:
+        if fallback and without_tensor_cores(x.dtype, self.math):
             plain = operation is ConvOperation.WEIGHT and dbias is None
             return self.fallback.prepare_weight(x, y, spec, w) if plain else None
         launches = self._launches(operation, x, w, y, spec, bias)
@@ -188,12 +205,21 @@ class CudnnConv:
             return None
         if dbias is None:
             return partial(self._run, launches, tick)
+        sums = self._backend.bind("sum_samples", y, dbias)
 
         def run() -> None:
-            y.sum(axis=(0, *range(2, y.ndim)), out=dbias)
+            sums()
             self._run(launches, tick)
 
         return run
+
+    def _otherwise(self, kernel: str, *args: Any) -> None:
+        """A kernel without cuDNN's engines for its type: on float32 copies, or by the fallback."""
+        name = kernel.removeprefix("conv_")
+        if is_half(args[0]):
+            on_copies(self._backend, kernel, getattr(self, name), *args)
+        else:
+            getattr(self.fallback, name)(*args)
 
     def _launches(self, operation: ConvOperation, x: Array, w: Array, y: Array, spec: ConvSpec,
                   bias: Array | None = None) -> list[_Launch] | None:
@@ -228,7 +254,9 @@ class CudnnConv:
             inputs = (slice(None), slice(s.in_start, s.in_stop), *box)
             outputs = slice(s.out_start, s.out_stop)
             views = {X_UID: x[inputs], WEIGHT_UID: w[outputs], Y_UID: y[:, outputs]}
-            arrays = {uid: self._aligned(view, uid != written) for uid, view in views.items()}
+            gradient = views[WEIGHT_UID] if is_half(x) and written == WEIGHT_UID else None
+            arrays = {uid: view if view is gradient else self._aligned(view, uid != written)
+                      for uid, view in views.items()}
             shapes = {uid: StridedShape.of(array) for uid, array in arrays.items()}
             if bias is not None:
                 views[BIAS_UID] = bias[outputs]
@@ -244,14 +272,18 @@ class CudnnConv:
             is_copy = arrays[written] is not views[written]
             launches.append(_Launch(
                 engine, {uid: address(array) for uid, array in arrays.items()}, views[written].size,
-                copies, *((arrays[written], views[written]) if is_copy else ())))
+                copies, arrays[written] if is_copy else None, views[written] if is_copy else None,
+                gradient))
         return launches
 
     def _aligned(self, view: Array, is_input: bool) -> Array:
         """The view if it is aligned, otherwise a new array; an input is copied to it."""
         if address(view) % ALIGNMENT_BYTES == 0:
             return view
-        return view.copy() if is_input else self._xp.empty(view.shape, view.dtype)
+        aligned = self._xp.empty(view.shape, view.dtype)
+        if is_input:
+            self._backend.copy(view, aligned)
+        return aligned
 
     def _engine(self, problem: ConvProblem) -> ConvEngine | None:
         """The engine of a convolution, built on first use; None if there is none."""
@@ -270,6 +302,7 @@ class CudnnConv:
             # Kernels may still use the old buffer. CuPy reuses its memory only for later work on
             # the same stream.
             self.workspace = self._xp.empty(engine.workspace_bytes, np.uint8)
+            self._stores.clear()
         return engine
 
     def _run(self, launches: Sequence[_Launch], tick: Tick | None) -> None:
@@ -284,11 +317,22 @@ class CudnnConv:
         for launch in launches:
             launch.engine.execute(launch.pointers, workspace, self._handle)
             if launch.result is not None:
-                launch.result[...] = launch.written
+                self._backend.copy(launch.written, launch.result)
+            if launch.gradient is not None:
+                self._store(launch.gradient)
             if tick is not None:
                 tick()
         if tick is not None and not launches:
             tick()
+
+    def _store(self, gradient: Array) -> None:
+        """Convert a weight gradient from bfloat16 in the workspace to float32."""
+        memory = _memory(gradient)
+        if memory not in self._stores:
+            halves = self.workspace[: gradient.size * BFLOAT16.itemsize].view(BFLOAT16)
+            self._stores[memory] = self._backend.bind(
+                "copy", halves.reshape(gradient.shape), gradient)
+        self._stores[memory]()
 
 
 def _memory(array: Array) -> tuple[int, Ints, Ints]:

@@ -7,18 +7,26 @@ GPU: `build_engine` also plans for a description of a GPU.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+import numpy as np
+
+from hpcpar.kernels.bfloat16 import BFLOAT16
 from hpcpar.kernels.geometry import ConvSpec, Ints, Pads, Segment
 from hpcpar.kernels.interface import Array, MathMode
 
+#: cuDNN's name of each type that it computes.
+TYPES = {"float32": "FLOAT", BFLOAT16.name: "BFLOAT16"}
 #: Identifiers of the tensors of a graph.
 X_UID, WEIGHT_UID, Y_UID, BIAS_UID = 1, 2, 3, 4
 #: cuDNN reads and writes vectors: the address of every tensor must be a multiple of this.
 ALIGNMENT_BYTES = 16
+#: The same for the workspace, as CUDA allocates memory.
+WORKSPACE_ALIGNMENT_BYTES = 256
 
 
 class ConvOperation(Enum):
@@ -52,7 +60,11 @@ class StridedShape:
 
 @dataclass(frozen=True)
 class ConvProblem:
-    """A convolution. The channels of x and of the weights determine the number of groups."""
+    """A convolution. The channels of x and of the weights determine the number of groups.
+
+    All tensors have the type `dtype`, because cuDNN has no engine for others: in bfloat16, that
+    includes the weight gradient and the bias. Sums are float32.
+    """
 
     operation: ConvOperation
     x: StridedShape
@@ -63,6 +75,14 @@ class ConvProblem:
     dilation: Ints
     dtype: str
     has_bias: bool = False
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Memory for a weight gradient in bfloat16, which callers want in float32; else 0."""
+        if self.operation is not ConvOperation.WEIGHT or self.dtype != BFLOAT16.name:
+            return 0
+        own_bytes = math.prod(self.weight.dims) * BFLOAT16.itemsize
+        return -(-own_bytes // WORKSPACE_ALIGNMENT_BYTES) * WORKSPACE_ALIGNMENT_BYTES
 
 
 def joined_segments(segments: Sequence[Segment]) -> list[Segment]:
@@ -119,25 +139,38 @@ def read_box(x: Array, kernel: Ints, y: Array,
 
 @dataclass(frozen=True)
 class ConvEngine:
-    """A graph, and the index of the engine (execution plan) that computes it."""
+    """A graph, and the index of the engine (execution plan) that computes it.
+
+    `gradient_bytes` of the workspace are a weight gradient in bfloat16; see `ConvProblem`.
+    """
 
     graph: Any
     index: int
+    gradient_bytes: int = 0
 
     @property
     def workspace_bytes(self) -> int:
-        """Device memory that the engine needs in addition to the tensors."""
-        return int(self.graph.get_workspace_size_plan_at_index(self.index))
+        """Device memory that the engine needs in addition to the arrays of the caller."""
+        own_bytes = int(self.graph.get_workspace_size_plan_at_index(self.index))
+        return self.gradient_bytes + own_bytes
 
     def execute(self, pointers: dict[int, int], workspace: int, handle: Any) -> None:
         """Enqueue the convolution of the tensors at `pointers`, which are addresses by identifier.
 
         Execution by index takes 25 us of host time; without an index, it would take 170 us.
         """
-        self.graph.execute_plan_at_index(pointers, workspace, self.index, handle=handle)
+        if self.gradient_bytes:
+            pointers = {**pointers, WEIGHT_UID: workspace}
+        self.graph.execute_plan_at_index(pointers, workspace + self.gradient_bytes, self.index,
+                                         handle=handle)
 
 
-def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_limit_bytes: int,
+def without_tensor_cores(dtype: Any, mode: MathMode) -> bool:
+    """Whether tensor cores would round the factors, and must not."""
+    return mode is MathMode.FP32 and np.dtype(dtype) != BFLOAT16
+
+
+def build_engine(cudnn: Any, problem: ConvProblem, mode: MathMode, workspace_limit_bytes: int,
                  **device: Any) -> ConvEngine:
     """The first engine for a convolution in the order of cuDNN's heuristics.
 
@@ -148,8 +181,8 @@ def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_lim
     ----------
     cudnn
         The cuDNN module.
-    math
-        Precision of the products.
+    mode
+        Precision of float32 products. Those of bfloat16 numbers are exact.
     workspace_limit_bytes
         Engines that need more workspace are left out.
     **device
@@ -160,9 +193,9 @@ def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_lim
     cudnn.cudnnGraphNotSupportedError
         No engine supports the convolution.
     """
-    real = {"float32": cudnn.data_type.FLOAT}[problem.dtype]
-    graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=real, compute_data_type=real,
-                          **device)
+    real, single = getattr(cudnn.data_type, TYPES[problem.dtype]), cudnn.data_type.FLOAT
+    graph = cudnn.pygraph(io_data_type=real, intermediate_data_type=single,
+                          compute_data_type=single, **device)
 
     def tensor(uid: int, shape: StridedShape) -> Any:
         return graph.tensor(dim=list(shape.dims), stride=list(shape.strides), data_type=real,
@@ -197,16 +230,16 @@ def build_engine(cudnn: Any, problem: ConvProblem, math: MathMode, workspace_lim
     graph.build_operation_graph()
     graph.create_execution_plans([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     notes = cudnn.numerical_note
-    barred = [notes.NONDETERMINISTIC]
-    if math is MathMode.FP32:
+    barred = [notes.NONDETERMINISTIC, notes.REDUCED_PRECISION_REDUCTION]
+    if without_tensor_cores(problem.dtype, mode):
         barred += [notes.TENSOR_CORE, notes.DOWN_CONVERT_INPUTS]
     graph.deselect_numeric_notes(barred)
-    graph.deselect_workspace_greater_than(workspace_limit_bytes)
+    graph.deselect_workspace_greater_than(workspace_limit_bytes - problem.gradient_bytes)
     graph.check_support()
     for index in range(graph.get_execution_plan_count()):
         try:
             graph.build_plan_at_index(index)
         except (ValueError, cudnn.cudnnGraphNotSupportedError):
             continue  # deselected above, or not supported
-        return ConvEngine(graph, index)
+        return ConvEngine(graph, index, problem.gradient_bytes)
     raise cudnn.cudnnGraphNotSupportedError("no engine can be built")

@@ -20,7 +20,7 @@ from hpcpar.kernels import (
     cupy_pool,
 )
 from hpcpar.kernels.bfloat16 import BFLOAT16
-from hpcpar.kernels.cudnn_conv import CudnnConv
+from hpcpar.kernels.cudnn_conv import WORKSPACE_DIVISOR, CudnnConv
 from hpcpar.kernels.cudnn_graphs import ConvProblem
 from hpcpar.kernels.cupy_conv import CupyConv
 from hpcpar.kernels.cupy_device import select_device, set_matmul_math
@@ -42,21 +42,18 @@ from hpcpar.kernels.geometry import ConvSpec
 from hpcpar.kernels.interface import Array, Backend, MathMode, Tick, address
 from hpcpar.kernels.numbers import argument
 
-#: The limit of cuDNN's workspace is the card's memory divided by this. With less, the fast engines
-#: for VGG-16's convolutions are not available.
-_WORKSPACE_DIVISOR = 32
 #: Kernels that, on arrays with elements, do nothing but launch kernels of the project.
 _LAUNCHED = frozenset((
     "copy", "accumulate", "add", "add_bias", "activation_forward", "activation_backward",
     "channel_moments", "batchnorm_statistics", "batchnorm_running", "batchnorm_forward",
     "channel_moments_backward", "batchnorm_gradients", "batchnorm_backward", "maxpool_forward",
-    "maxpool_backward", "lrn_forward", "lrn_backward"))
+    "maxpool_backward", "lrn_forward", "lrn_backward", "sum_samples"))
 #: Kernels of the project that take bfloat16 arrays.
 _BFLOAT16_KERNELS = frozenset((
     "copy", "accumulate", "add", "add_bias", "activation_forward", "activation_backward",
     "dropout_mask", "channel_moments", "batchnorm_forward", "channel_moments_backward",
     "batchnorm_backward", "maxpool_forward", "maxpool_backward", "avgpool_forward",
-    "avgpool_backward", "lrn_forward", "lrn_backward"))
+    "avgpool_backward", "lrn_forward", "lrn_backward", "sum_samples"))
 #: Kernels that convert, by the types from and to which they do.
 _CONVERSIONS = {(BFLOAT16, np.dtype(np.float32)): "widen_box",
                 (np.dtype(np.float32), BFLOAT16): "round_box"}
@@ -95,7 +92,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
         self.device = select_device(local_rank)
         self.card = cp.cuda.Device(self.device).pci_bus_id
         free_bytes, total_bytes = map(int, cp.cuda.runtime.memGetInfo())
-        workspace_bytes = total_bytes // _WORKSPACE_DIVISOR
+        workspace_bytes = total_bytes // WORKSPACE_DIVISOR
         self.memory_bytes = max(0, free_bytes - scratch_bytes - workspace_bytes)
         super().__init__()
         self._uploads = cp.cuda.Stream(non_blocking=True)
@@ -125,12 +122,13 @@ class CupyBackend(Launching, CupyStreams, Backend):
     def _use_cudnn(self, cudnn: Any, workspace_limit_bytes: int, math: MathMode) -> None:
         """Use cuDNN for convolutions, and im2col where cuDNN has no engine."""
         try:
-            self._conv = CudnnConv(cudnn, cp, self._im2col, math, workspace_limit_bytes)
+            self._conv = CudnnConv(cudnn, self, self._im2col, math, workspace_limit_bytes)
         except RuntimeError as err:
             reason = " ".join(str(err).split())
             raise InputError(f"--device gpu: cuDNN cannot be used ({reason}); fix its "
                              "installation, or uninstall nvidia-cudnn-frontend") from err
         self.convolutions = f"cudnn {cudnn.backend_version()}"
+        self.bfloat16_kernels |= frozenset(CudnnConv.PREPARED)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -147,7 +145,9 @@ class CupyBackend(Launching, CupyStreams, Backend):
 
     @property
     def unsupported_convolutions(self) -> list[ConvProblem]:
-        """Convolutions that im2col computes because cuDNN has no engine for them."""
+        """Convolutions for which cuDNN has no engine. Those in bfloat16 get float32 copies, and
+        im2col computes the others.
+        """
         return self._conv.unsupported if isinstance(self._conv, CudnnConv) else []
 
     @property
@@ -160,7 +160,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
             out.append("two runs may differ in their last bits: cuDNN 9.23 wrongly calls an engine "
                        "deterministic; install cuDNN 9.24 or newer")
         if count := len(self.unsupported_convolutions):
-            out.append(f"{count} convolution shapes use the slower im2col, because cuDNN has no "
+            out.append(f"{count} convolution shapes use slower kernels, because cuDNN has no "
                        "engine for them")
         return out
 
@@ -302,8 +302,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     def add_bias(self, y: Array, bias: Array) -> None:
         self.add(y, cp.broadcast_to(bias.reshape(-1, *(1,) * (y.ndim - 2)), y.shape), y)
 
-    def sum_samples(self, dy: Array, out: Array) -> None:
-        dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
+    sum_samples = cupy_batchnorm.sum_samples
 
     # -- pooling -----------------------------------------------------------------------------------
     maxpool_forward = cupy_pool.maxpool_forward

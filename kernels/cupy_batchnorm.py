@@ -1,4 +1,4 @@
-"""Batch normalization on a GPU."""
+"""Batch normalization on a GPU, and sums by channel."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import cupy as cp
 import numpy as np
 
-from hpcpar.kernels.bfloat16 import wide_type
+from hpcpar.kernels.bfloat16 import is_half, wide_type
 from hpcpar.kernels.cupy_launch import Launching, contiguous, merge_dims, strides, view
 from hpcpar.kernels.cupy_sources import THREADS
 from hpcpar.kernels.interface import Array
@@ -68,6 +68,14 @@ def _sum(gpu: Launching, kernel: str, arrays: tuple[Array, ...], more: tuple[Any
         out.fill(0)
     else:
         for_shares(gpu, kernel, arrays, (*more, *view(out), *partial_sums(gpu, shape)))
+
+
+def sum_samples(gpu: Launching, dy: Array, out: Array) -> None:
+    if is_half(dy) and out.flags.c_contiguous and parts(dy.shape):
+        for_shares(gpu, "sum_samples", (dy,), (out, *partial_sums(gpu, dy.shape)))
+    else:
+        gpu.launch.unprepared()
+        dy.sum(axis=(0, *range(2, dy.ndim)), out=out)
 
 
 def _weights(gpu: Launching, weights: Array, dtype: Any) -> Array:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import ctypes
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from hpcpar.kernels.bfloat16 import is_half, on_copies
 from hpcpar.kernels.conv_choice import NUMPY, PASSES, RULE, TORCH, Choice, conv_kind, in_words
 from hpcpar.kernels.geometry import ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
@@ -24,12 +27,16 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 class TorchBackend(NumpyBackend):
     """The NumPy backend, with PyTorch for some kinds of convolutions, with equal groups.
 
-    Both work on the same arrays. A convolution by PyTorch calls `tick` once, at its end.
+    Both work on the same arrays. A convolution by PyTorch calls `tick` once, at its end. Where
+    oneDNN supports bfloat16, it reads such arrays, adds in float32 and rounds once, also weight
+    gradients; NumPy gets float32 copies.
     """
 
     def __init__(self, choice: Choice = RULE) -> None:
         super().__init__()
         self._choice = choice
+        if torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            self.bfloat16_kernels |= {"conv_forward", "conv_backward_data", "conv_backward_weight"}
         keep_freed_memory()
 
     @property
@@ -46,25 +53,32 @@ class TorchBackend(NumpyBackend):
         kind = f"{conv_kind(w, y, spec)} {PASSES[which]}"
         return _call(x, w, y, spec) if self._choice[kind] == TORCH else None
 
+    def _by_numpy(self, kernel: str, *args: Any) -> None:
+        method = getattr(super(), kernel)
+        if is_half(args[0]):
+            on_copies(self, kernel, method, *args)
+        else:
+            method(*args)
+
     def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
                      tick: Tick | None = None) -> None:
         call = self._call(0, x.shape, w.shape, out.shape, spec)
         if call is None:
-            super().conv_forward(x, w, bias, spec, out, tick)
+            self._by_numpy("conv_forward", x, w, bias, spec, out, tick)
             return
-        y = _forward(call.padded(x), torch.from_numpy(w),
-                     None if bias is None else torch.from_numpy(bias), *call.geometry)
+        y = _forward(call.padded(x), _tensor(w), None if bias is None else _tensor(bias),
+                     *call.geometry)
         _store(y, out, tick)
 
     def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                            tick: Tick | None = None) -> None:
         call = self._call(1, dx.shape, w.shape, dy.shape, spec)
         if call is None:
-            super().conv_backward_data(dy, w, spec, dx, tick)
+            self._by_numpy("conv_backward_data", dy, w, spec, dx, tick)
             return
-        gradient = torch.from_numpy(dy)
+        gradient = _tensor(dy)
         x_shape = gradient.new_empty(1).expand(call.shape)  # PyTorch reads only its shape
-        padded, _, _ = _backward(gradient, x_shape, torch.from_numpy(w), None, *call.geometry,
+        padded, _, _ = _backward(gradient, x_shape, _tensor(w), None, *call.geometry,
                                  (True, False, False))
         _store(torch.constant_pad_nd(padded, [-n for n in call.extra]), dx, tick)
 
@@ -72,12 +86,17 @@ class TorchBackend(NumpyBackend):
                              dbias: Array | None, tick: Tick | None = None) -> None:
         call = self._call(2, x.shape, dw.shape, dy.shape, spec)
         if call is None:
-            super().conv_backward_weight(x, dy, spec, dw, dbias, tick)
+            self._by_numpy("conv_backward_weight", x, dy, spec, dw, dbias, tick)
             return
-        _, weight, bias = _backward(torch.from_numpy(dy), call.padded(x), torch.from_numpy(dw),
-                                    dw.shape[:1], *call.geometry, (False, True, dbias is not None))
-        if dbias is not None:
+        gradient, sums = _tensor(dy), dbias is not None and not is_half(dy)
+        # PyTorch reads only the shape and the type of the weights.
+        weights = gradient.new_empty(dw.shape) if is_half(dy) else _tensor(dw)
+        _, weight, bias = _backward(gradient, call.padded(x), weights, dw.shape[:1],
+                                    *call.geometry, (False, True, sums))
+        if sums:
             _store(bias, dbias)
+        elif dbias is not None:  # oneDNN would round them
+            _store(gradient.sum((0, *range(2, dy.ndim)), dtype=torch.float32), dbias)
         _store(weight, dw, tick)
 
 
@@ -101,7 +120,7 @@ class TorchCall:
 
     def padded(self, x: Array) -> Tensor:
         """The input with the extra pixels."""
-        tensor = torch.from_numpy(x)
+        tensor = _tensor(x)
         return torch.constant_pad_nd(tensor, self.extra) if any(self.extra) else tensor
 
 
@@ -131,8 +150,15 @@ def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
     return TorchCall(extra, (*x[:2], *extents), geometry)
 
 
+def _tensor(array: Array) -> Tensor:
+    """The same memory as a tensor; NumPy's bfloat16 is not PyTorch's."""
+    if is_half(array):
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
 def _store(result: Tensor, out: Array, tick: Tick | None = None) -> None:
-    torch.from_numpy(out).copy_(result)
+    _tensor(out).copy_(result)
     if tick is not None:
         tick()
 

@@ -92,10 +92,11 @@ total() { # the summary, and the status of all
 }
 
 mpi() { # mpi RANKS: the command; plugins that these tests do not use would be loaded by every rank
-  command=(mpiexec -n "$1" python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist)
+  command=(mpiexec -n "$1" python -m pytest tests/mpi -p no:hypothesispytest -p no:xdist --durations 8 --durations-min 5)
 }
 
-workers="-n auto --maxprocesses 4 --dist worksteal"
+slow="--durations 8 --durations-min 5" # shows the slowest tests
+workers="$slow -n auto --maxprocesses 4 --dist worksteal"
 recorded=tests/unit/test_recorded_predictions.py
 case $draw in
   sample) jobs='tests/jobs/test_training.py::test_digits_reach_97_percent' more_ranks='2 3 4' ;;
@@ -115,7 +116,7 @@ part "recorded" python -m pytest $recorded $workers
 part "kernels" python -m pytest tests/kernels $workers
 together
 # most jobs wait for one process; a file keeps to a worker, as its tests share what they have trained
-part "whole jobs" python -m pytest $jobs -n 2 --dist loadfile
+part "whole jobs" python -m pytest $jobs $slow -n 2 --dist loadfile
 for ranks in $more_ranks; do
   mpi $ranks
   part "mpi $ranks ranks" "${command[@]}"

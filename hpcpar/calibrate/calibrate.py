@@ -182,9 +182,10 @@ class Calibration:
         levels = tuple(fit.level for fit in fits) or files.load("local").levels
         host_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         memory = self.backend.memory_bytes or host_bytes // self.local
-        # CPUs compute bfloat16 products in float32, and GPUs convolutions in TF32
+        # On float32 copies, CPUs compute in float32, and GPUs may in TF32, which is as accurate.
         full = self.backend.name == "gpu" and self.backend.versions["math"] == MathMode.FP32
-        halves = {} if full else {"bfloat16": rates.flops_per_s}
+        half_flops_per_s = rates.bfloat16_flops_per_s or (0.0 if full else rates.flops_per_s)
+        halves = {"bfloat16": half_flops_per_s} if half_flops_per_s else {}
         device = Device(memory, rates.flops_per_s, rates.copy_bytes_per_s, rates.launch_s,
                         rates=halves)
         threads = os.environ.get("OPENBLAS_NUM_THREADS", "?")

@@ -19,7 +19,7 @@ _PIECE = 8
 
 
 class DeviceProbe:
-    """The timers of a device, in float32.
+    """The timers of a device, in float32, and of bfloat16 products where it computes them itself.
 
     Parameters
     ----------
@@ -34,6 +34,8 @@ class DeviceProbe:
         flat = backend.zeros((half.size,), "float32")
         self._packed_bytes = int(half.size) * 4
         self._edge, self._product = long_enough(_EDGES, _PRODUCT_S, self._matrices)
+        itself = {"gemm", "conv_forward"} <= backend.bfloat16_kernels
+        self._halves = [self._matrices(self._edge, "bfloat16")] if itself else []
         self._long_bytes, self._copy = long_enough(_VECTOR_BYTES, _COPY_S, self._vectors)
         x, y = (backend.zeros((self._long_bytes // 4,), "float32") for _ in range(2))
         piece = y[: y.size // _PIECE]
@@ -46,10 +48,10 @@ class DeviceProbe:
     def _timer(self, action: Callable[[], None]) -> Timer:
         return Timer(self._world, self._backend, action)
 
-    def _matrices(self, edge: int) -> Timer:
+    def _matrices(self, edge: int, dtype: str = "float32") -> Timer:
         """A product of matrices with random numbers."""
         rng = np.random.default_rng(0)
-        a, b, c = (self._backend.empty((edge, edge), "float32") for _ in range(3))
+        a, b, c = (self._backend.empty((edge, edge), dtype) for _ in range(3))
         for matrix in (a, b):
             self._backend.to_device(rng.standard_normal((edge, edge), np.float32), matrix)
         return self._timer(lambda: self._backend.gemm(a, b, c))
@@ -61,11 +63,17 @@ class DeviceProbe:
 
     @property
     def timers(self) -> list[Timer]:
-        return [self._product, self._copy, self._alone, self._launch, self._pack, self._add]
+        return [self._product, *self._halves, self._copy, self._alone, self._launch, self._pack,
+                self._add]
 
     @property
     def flops_per_s(self) -> float:
         return 2.0 * self._edge**3 / self._product.seconds
+
+    @property
+    def bfloat16_flops_per_s(self) -> float | None:
+        """None if the device computes convolutions or products on float32 copies."""
+        return 2.0 * self._edge**3 / self._halves[0].seconds if self._halves else None
 
     @property
     def copy_bytes_per_s(self) -> float:

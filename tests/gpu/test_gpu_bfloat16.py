@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpcpar.kernels import bfloat16
 from hpcpar.kernels.bfloat16 import BFLOAT16, widened, widening
 from hpcpar.kernels.geometry import ConvSpec, PoolSpec, Segment
 from hpcpar.kernels.interface import ACTIVATIONS
@@ -156,6 +157,18 @@ def test_kernels_agree_to_one_rounding(run: Run, gpu: Any) -> None:
         assert one.dtype == other.dtype and np.isfinite(want).all()
         largest = max(np.abs(want).max(), 1e-3)
         np.testing.assert_allclose(got, want, rtol=ROUNDING, atol=ROUNDING * largest)
+
+
+def test_cudnn_convolves_without_float32_copies(gpu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not gpu.convolutions.startswith("cudnn"):
+        pytest.skip("cuDNN is not installed")
+
+    def refuse(backend: Any, array: Any) -> None:
+        raise AssertionError(f"a float32 copy of {array.shape}")
+
+    monkeypatch.setattr(bfloat16, "widened", refuse)
+    arrays = Arrays(gpu)
+    convolution(arrays.backend, arrays)
 
 
 def test_a_number_is_rounded_to_the_nearest_even_one(gpu: Any) -> None:

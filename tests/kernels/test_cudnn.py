@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import sys
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -14,12 +11,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-TESTS = Path(__file__).resolve().parents[1]
-
-from hpcpar.errors import InputError  # noqa: E402
-from hpcpar.kernels import backend as make_backend  # noqa: E402
-from hpcpar.kernels.cudnn_conv import CudnnConv  # noqa: E402
-from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
+from hpcpar.errors import InputError
+from hpcpar.kernels import backend as make_backend
+from hpcpar.kernels.bfloat16 import BFLOAT16
+from hpcpar.kernels.cudnn_graphs import (
     ALIGNMENT_BYTES,
     ConvOperation,
     ConvProblem,
@@ -27,55 +22,21 @@ from hpcpar.kernels.cudnn_graphs import (  # noqa: E402
     joined_segments,
     read_extent,
 )
-from hpcpar.kernels.geometry import ConvSpec, Segment  # noqa: E402
-from hpcpar.kernels.interface import MathMode, address  # noqa: E402
-from hpcpar.kernels.numpy_backend import NumpyBackend  # noqa: E402
-from tests.cuda_support import NumpyAsCupy, make  # noqa: E402
-from tests.cuda_support import check as check_view  # noqa: E402
-from tests.cudnn_support import ACCEPTED, REFUSED  # noqa: E402
-from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv  # noqa: E402
-from tests.kernel_support import FIFTY_EXAMPLES, blank, check, place, random  # noqa: E402
-
-NUMPY = NumpyBackend()
-LIMIT_BYTES = 2**20
-
-
-class OneStream(NumpyAsCupy):
-    """NumPy in CuPy's place, with a current stream."""
-
-    def __init__(self) -> None:
-        self.stream = SimpleNamespace(ptr=5)
-        self.cuda = SimpleNamespace(
-            get_current_stream=lambda: self.stream, Stream=lambda non_blocking: None,
-            runtime=SimpleNamespace(memGetInfo=lambda: (1 << 30, 1 << 30)),
-            Device=lambda number=0: SimpleNamespace(pci_bus_id="0000:00:00.0"))
-
-
-class Fallback:
-    """The NumPy kernels; counts the calls."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def is_faster_to_data(self, *convolution: Any) -> bool:
-        return False
-
-    is_faster_to_weight = is_faster_to_data
-
-    def __getattr__(self, name: str) -> Callable[..., None]:
-        self.calls += 1
-        return getattr(NUMPY, f"conv_{name}")
-
-
-@pytest.fixture(scope="module")
-def library() -> ModuleType:
-    """The pretended cuDNN, a module of its own beside an installed one."""
-    spec = importlib.util.spec_from_file_location("pretended_cudnn",
-                                                  TESTS / "pretended" / "cudnn.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import MathMode, address
+from tests.cuda_support import check as check_view
+from tests.cuda_support import make
+from tests.cudnn_support import (
+    ACCEPTED,
+    LIMIT_BYTES,
+    NUMPY,
+    REFUSED,
+    OneStream,
+    compare,
+    convolution,
+)
+from tests.kernel_conv_cases import ConvCase, conv_cases, plain_conv
+from tests.kernel_support import FIFTY_EXAMPLES, blank, check, random
 
 
 @pytest.fixture
@@ -92,55 +53,26 @@ def built(library: ModuleType, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return graphs
 
 
-def convolution(library: ModuleType, limit_bytes: int = LIMIT_BYTES) -> CudnnConv:
-    return CudnnConv(library, OneStream(), Fallback(), MathMode.FP32, limit_bytes)
+TYPES = pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
 
 
-def compare(conv: CudnnConv, case: ConvCase) -> None:
-    """The three convolutions of a case, in float32, against the NumPy kernels.
-
-    The numbers are whole, so sums in any order are equal.
-    """
-    spec, f32 = case.spec, np.float32
-    x, w, bias, dy = (np.rint(3 * random(i, s, f32))
-                      for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
-    dev_x, dev_dy = place(NUMPY, x, case.styles[0]), place(NUMPY, dy, case.styles[2])
-    ticks: list[int] = []
-
-    def tick() -> None:
-        ticks.append(1)
-
-    for given_bias in (bias, None):
-        out, want = blank(NUMPY, case.out, f32, case.styles[1]), np.empty(case.out, f32)
-        conv.forward(dev_x, w, given_bias, spec, out, tick)
-        NUMPY.conv_forward(x, w, given_bias, spec, want)
-        check(out, want)
-    dx, want = blank(NUMPY, case.x, f32, case.styles[3]), np.empty(case.x, f32)
-    conv.backward_data(dev_dy, w, spec, dx, tick)
-    NUMPY.conv_backward_data(dy, w, spec, want)
-    check(dx, want)
-    dw, dbias, want, want_bias = (np.full(s, 99, f32) for s in (w.shape, bias.shape) * 2)
-    conv.backward_weight(dev_x, dev_dy, spec, dw, dbias, tick)
-    NUMPY.conv_backward_weight(x, dy, spec, want, want_bias)
-    check(dw, want)
-    check(dbias, want_bias)
-    assert ticks or not all(case.x + case.w + case.out)
-
-
+@TYPES
 @given(case=conv_cases())
 @FIFTY_EXAMPLES
-def test_every_geometry(library: ModuleType, case: ConvCase) -> None:
+def test_every_geometry(library: ModuleType, dtype: Any, case: ConvCase) -> None:
     conv = convolution(library)
-    compare(conv, case)
+    compare(conv, case, dtype)
     assert conv.fallback.calls == len(conv.unsupported) == 0
 
 
+@TYPES
 @given(case=conv_cases(depthwise=True))
 @FIFTY_EXAMPLES
-def test_depthwise(library: ModuleType, case: ConvCase) -> None:
-    compare(convolution(library), case)
+def test_depthwise(library: ModuleType, dtype: Any, case: ConvCase) -> None:
+    compare(convolution(library), case, dtype)
 
 
+@TYPES
 @pytest.mark.parametrize("case", [
     pytest.param(plain_conv(2, 3, 8, 35, 11, 4), id="alexnet-conv1"),
     pytest.param(plain_conv(2, 4, 3, 12, 2, 5), id="stride-over-kernel"),
@@ -154,8 +86,8 @@ def test_depthwise(library: ModuleType, case: ConvCase) -> None:
     pytest.param(plain_conv(2, 3, 4, 5, 3, fewer=3), id="no-output"),
     pytest.param(plain_conv(2, 3, 4, 1, 1, 1, 4, fewer=6), id="reads-padding-only"),
 ])
-def test_edge_cases(library: ModuleType, case: ConvCase) -> None:
-    compare(convolution(library), case)
+def test_edge_cases(library: ModuleType, dtype: Any, case: ConvCase) -> None:
+    compare(convolution(library), case, dtype)
 
 
 @pytest.mark.parametrize(("segments", "graphs"), [
@@ -235,7 +167,7 @@ def test_unsupported_shapes_are_shown(library: ModuleType) -> None:
 
 def test_float64_is_left_to_the_fallback(library: ModuleType, built: list[Any]) -> None:
     conv = convolution(library)
-    assert conv.accepts(np.float32) and not conv.accepts("float64")
+    assert conv.accepts(np.float32) and conv.accepts(BFLOAT16) and not conv.accepts("float64")
     case = plain_conv(2, 4, 3, 9, 3)
     x, w = random(0, case.x, np.float64), random(1, case.w, np.float64)
     conv.forward(x, w, None, case.spec, np.empty(case.out))

@@ -11,11 +11,18 @@ import pytest
 if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
+import torch
+
 from hpcpar.kernels import torch_backend
+from hpcpar.kernels.bfloat16 import BFLOAT16, widening
 from hpcpar.kernels.conv_choice import NUMPY, RULE, TORCH
 from hpcpar.kernels.geometry import ConvSpec, Segment
+from hpcpar.kernels.interface import address
+from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.kernels.torch_backend import TorchBackend, _call
 from tests.kernel_conv_cases import *  # noqa: F403
+from tests.kernel_conv_cases import ConvCase, plain_conv
+from tests.kernel_support import random
 
 
 @pytest.fixture(scope="module")
@@ -70,3 +77,38 @@ def test_two_runs_are_bitwise_equal(backend: Any) -> None:
     for out in first, second:
         backend.conv_forward(x, w, None, spec_of(Segment(0, 4, 0, 6)), out)
     assert np.array_equal(first, second)
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+                    reason="oneDNN does not compute bfloat16 on this processor")
+@pytest.mark.parametrize("library", [NUMPY, TORCH])
+@pytest.mark.parametrize("case", [
+    pytest.param(plain_conv(2, 4, 6, 8, 3, 1, 1), id="plain"),
+    pytest.param(plain_conv(2, 4, 6, 9, 3, 2, 1, fewer=1), id="strided"),
+    pytest.param(plain_conv(1, 3, 4, 5, 3, 1, 1, axes=3), id="volume"),
+])
+def test_bfloat16_sums_are_rounded_once(case: ConvCase, library: str) -> None:
+    """As on float32 copies. The numbers are whole, so sums in any order are equal."""
+    x, w, bias, dy = (np.rint(3 * random(i, s, np.float32)).astype(BFLOAT16)
+                      for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
+    found = []
+    for backend in (TorchBackend(dict.fromkeys(RULE, library)), NumpyBackend()):
+        on = widening(backend, True)
+        y, dx = np.empty(case.out, BFLOAT16), np.empty(case.x, BFLOAT16)
+        dw, dbias = np.empty(case.w, np.float32), np.empty(case.w[:1], np.float32)
+        on.conv_forward(x, w, bias, case.spec, y)
+        on.conv_backward_data(dy, w, case.spec, dx)
+        on.conv_backward_weight(x, dy, case.spec, dw, dbias)
+        found.append([y, dx, dw, dbias])
+    assert "conv_forward" in TorchBackend().bfloat16_kernels
+    for one, other in zip(*found, strict=True):
+        half = other.astype(BFLOAT16) if library == TORCH and one.ndim > 1 else other
+        np.testing.assert_array_equal(one.astype(np.float32), half.astype(np.float32))
+
+
+def test_pytorch_reads_bfloat16_in_place() -> None:
+    array = np.ones((2, 3, 4, 4), BFLOAT16)[:, :, 1:, ::2]
+    tensor = torch_backend._tensor(array)
+    assert tensor.dtype is torch.bfloat16 and tensor.data_ptr() == address(array)
+    tensor += 1
+    assert (array == 2).all()

@@ -18,6 +18,7 @@ from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Backend
+from hpcpar.machine.model import Device
 from hpcpar.plan.boxes import local, whole_box
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.fusion import Fusion
@@ -135,7 +136,14 @@ def test_graphs_around_refused_steps_have_the_same_bits(name: str, gpu: Any) -> 
 @pytest.mark.usefixtures("brief")
 def test_a_machine_prices_bfloat16_as_convolutions_compute(math: str, gpu: Any,
                                                            ranks: World) -> None:
-    """In TF32, which holds bfloat16 numbers exactly."""
+    """By a rate of its own, or without cuDNN in TF32, which holds bfloat16 numbers exactly."""
     on = backend("gpu", math, local_rank=ranks.local_rank)
-    device = calibrate.Calibration(ranks, on, "m", lambda _: None).measure([]).device
-    assert device.rates == ({"bfloat16": device.flops_per_s} if math == "tf32" else {})
+
+    def device() -> Device:
+        return calibrate.Calibration(ranks, on, "m", lambda _: None).measure([]).device
+
+    itself = device()
+    assert itself.rates["bfloat16"] not in (0.0, itself.flops_per_s)
+    on.bfloat16_kernels -= {"conv_forward"}
+    on_copies = device()
+    assert on_copies.rates == ({"bfloat16": on_copies.flops_per_s} if math == "tf32" else {})

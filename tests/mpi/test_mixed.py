@@ -110,6 +110,14 @@ def test_every_option_trains_as_one_rank(strategy: str, options: dict[str, Any],
     require_close(plan_of(network, strategy, **options), network, "mpi", ranks, monkeypatch)
 
 
+@pytest.mark.parametrize("strategy", ["spatial", "channel"])
+def test_pytorchs_convolutions_train_as_one_rank(strategy: str, ranks: World,
+                                                 monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    network, on = smooth(), backend("cpu", kernels="torch")
+    require_close(plan_of(network, strategy), network, "mpi", ranks, monkeypatch, on)
+
+
 @pytest.mark.parametrize("strategy", ["data", "spatial", "channel"])
 def test_runs_and_replicas_are_bitwise_equal(strategy: str, communicator: Any) -> None:
     network, rng = smooth(), np.random.default_rng(3)

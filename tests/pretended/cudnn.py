@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from enum import Enum, auto
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 _ALIGNMENT_BYTES = 16
@@ -26,6 +27,11 @@ class cudnnGraphNotSupportedError(Exception):
 class data_type(Enum):
     NOT_SET = auto()
     FLOAT = auto()
+    BFLOAT16 = auto()
+
+
+_TYPES = {data_type.FLOAT: np.dtype(np.float32),
+          data_type.BFLOAT16: np.dtype(ml_dtypes.bfloat16)}
 
 
 class heur_mode(Enum):
@@ -36,6 +42,7 @@ class heur_mode(Enum):
 class numerical_note(Enum):
     TENSOR_CORE = auto()
     DOWN_CONVERT_INPUTS = auto()
+    REDUCED_PRECISION_REDUCTION = auto()
     NONDETERMINISTIC = auto()
 
 
@@ -44,7 +51,6 @@ _streams: dict[int, int] = {}
 
 def backend_version() -> int:
     return 92600
-
 
 
 def create_handle() -> int:
@@ -64,8 +70,9 @@ def get_stream(handle: int) -> int:
 class _Tensor:
     """A tensor of a graph; as in the library, each setter returns the tensor."""
 
-    def __init__(self, dim: Sequence[int] = (), stride: Sequence[int] = (), uid: int = -1) -> None:
-        self.dim, self.stride, self.uid = tuple(dim), tuple(stride), uid
+    def __init__(self, dim: Sequence[int] = (), stride: Sequence[int] = (), uid: int = -1,
+                 kind: data_type = data_type.FLOAT) -> None:
+        self.dim, self.stride, self.uid, self.kind = tuple(dim), tuple(stride), uid, kind
         self.is_output = False
 
     def set_output(self, is_output: bool) -> _Tensor:
@@ -85,7 +92,7 @@ class _Tensor:
         return self
 
     def set_data_type(self, kind: data_type) -> _Tensor:
-        assert kind is data_type.FLOAT
+        self.kind = kind
         return self
 
     def array(self, pointer: int) -> np.ndarray:
@@ -93,7 +100,9 @@ class _Tensor:
         if pointer % _ALIGNMENT_BYTES:
             raise RuntimeError(f"misaligned address {pointer:#x}")
         items = 1 + sum((n - 1) * step for n, step in zip(self.dim, self.stride, strict=True))
-        memory = np.frombuffer((ctypes.c_float * items).from_address(pointer), np.float32)
+        dtype = _TYPES[self.kind]
+        raw = (ctypes.c_byte * (items * dtype.itemsize)).from_address(pointer)
+        memory = np.frombuffer(raw, dtype)
         steps = [step * memory.itemsize for step in self.stride]
         return np.lib.stride_tricks.as_strided(memory, self.dim, steps)
 
@@ -116,7 +125,8 @@ class pygraph:
                  compute_data_type: data_type = data_type.NOT_SET, handle: int | None = None,
                  sm_count: int | None = None, sm_version: int | None = None,
                  kernel_cache: Any = None, device_property: Any = None) -> None:
-        assert io_data_type is compute_data_type is data_type.FLOAT
+        assert intermediate_data_type is compute_data_type is data_type.FLOAT
+        self._kind = io_data_type
         self._operation = ""
         self._image = self._weight = self._loss = _Tensor()
         self._bias: _Tensor | None = None
@@ -125,7 +135,7 @@ class pygraph:
     def tensor(self, dim: list[int], stride: list[int],
                data_type: data_type = data_type.NOT_SET, is_virtual: bool = False,
                is_pass_by_value: bool = False, name: str = "", uid: int = -1) -> _Tensor:
-        tensor = _Tensor(dim, stride, uid)
+        tensor = _Tensor(dim, stride, uid, data_type)
         tensor.check()
         return tensor
 
@@ -199,6 +209,9 @@ class pygraph:
         self._advance("plans", "supported")
         if self.get_workspace_size_plan_at_index(1) > self._workspace_limit:
             raise cudnnGraphNotSupportedError("no engine with so little workspace")
+        tensors = [self._image, self._weight, self._loss, *([self._bias] if self._bias else [])]
+        if any(tensor.kind is not self._kind for tensor in tensors):
+            raise cudnnGraphNotSupportedError("no engine for tensors of two types")
 
     def get_execution_plan_count(self) -> int:
         return 2
@@ -230,11 +243,15 @@ class pygraph:
         pointers = (*variant_pack.values(), workspace)
         assert all(type(pointer) is int and pointer for pointer in pointers)
         ctypes.memset(workspace, 0xFF, self.get_workspace_size_plan_at_index(index))
-        image, weight, loss = (tensor.array(variant_pack[tensor.uid])
-                               for tensor in (self._image, self._weight, self._loss))
+        written = {"dgrad": self._image, "wgrad": self._weight, "fprop": self._loss}[
+            self._operation]
+        image, weight, loss = (
+            tensor.array(variant_pack[tensor.uid]).astype(np.float64, copy=False)
+            if tensor is not written else tensor.array(variant_pack[tensor.uid])
+            for tensor in (self._image, self._weight, self._loss))
         groups = image.shape[1] // weight.shape[1]
         padded = np.pad(image if self._operation != "dgrad" else np.zeros(image.shape),
-                        [(0, 0), (0, 0), *self._pads]).astype(np.float64)
+                        [(0, 0), (0, 0), *self._pads])
         sums = np.zeros({"fprop": loss, "dgrad": padded, "wgrad": weight}[self._operation].shape)
         for group, tap in itertools.product(range(groups), np.ndindex(weight.shape[2:])):
             inputs, outputs = (slice(group * n // groups, (group + 1) * n // groups)
@@ -252,8 +269,9 @@ class pygraph:
                 flat = (a.reshape(*a.shape[:2], -1) for a in (loss[:, outputs], padded[read]))
                 sums[filters] += np.einsum("nop,ncp->oc", *flat)
         if self._operation == "fprop":
-            bias = self._bias.array(variant_pack[self._bias.uid]) if self._bias else 0
-            loss[...] = sums + bias
+            if self._bias is not None:
+                sums += self._bias.array(variant_pack[self._bias.uid]).astype(np.float64)
+            loss[...] = sums
         elif self._operation == "dgrad":
             image[...] = sums[(..., *(slice(before, before + n) for (before, _), n in zip(
                 self._pads, image.shape[2:], strict=True)))]
