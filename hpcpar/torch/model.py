@@ -19,8 +19,10 @@ from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
+from hpcpar.torch.autocast import outputs_as_asked, require_as_planned
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
+from hpcpar.torch.own_boxes import in_module, rows_index
 from hpcpar.torch.recording import Recording
 
 #: Number of first iterations in which ranks with the same outputs compare their gradients.
@@ -82,7 +84,7 @@ class ParallelModule(nn.Module):
     def local_images(self, images: Tensor) -> Tensor:
         """This rank's box of a whole batch of images."""
         executor = self.engine.executor
-        box = _in_module(executor.image_box, self._image)
+        box = in_module(executor.image_box, self._image)
         return self._samples(images, executor.image_rows)[
             tuple(slice(*i) for i in ((0, None), *box))]
 
@@ -113,7 +115,7 @@ class ParallelModule(nn.Module):
                              f"the {len(self.engine.samples)} from BatchSampler on this rank")
         if len(batch) != self.plan.batch:
             rows = np.searchsorted(self.engine.samples, rows)
-        return batch[_index(rows)]
+        return batch[rows_index(rows)]
 
     def _cut(self, labels: Tensor, rows: NDArray[np.int64], output: int) -> Tensor:
         extents, pixels = self._traced.outputs[output][1:], self._pixels(output)[1:]
@@ -131,7 +133,7 @@ class ParallelModule(nn.Module):
         """Refuse labels whose last axes are the extents of another image than the output."""
         images = {self._image[1:], *(shape[1:] for shape in self._traced.outputs)}
         boxes = (self.engine.pixels(output, rank) for rank in range(self.ranks))
-        images |= {shape(_in_module(box, self._traced.outputs[output])[1:]) for box in boxes}
+        images |= {shape(in_module(box, self._traced.outputs[output])[1:]) for box in boxes}
         if given in images:
             extents = shape_text(self._traced.outputs[output][1:])
             raise InputError(f"labels of {shape_text(given)} pixels for output {output}, which has "
@@ -141,10 +143,11 @@ class ParallelModule(nn.Module):
 
     def _pixels(self, output: int) -> Box:
         """This rank's box of a sample of an output, with the module's axes."""
-        return _in_module(self.engine.pixels(output), self._traced.outputs[output])
+        return in_module(self.engine.pixels(output), self._traced.outputs[output])
 
     def _images(self, images: Tensor) -> Tensor:
         """This rank's box of the images, in the executor's shape."""
+        require_as_planned(self.device, self.plan)
         executor = self.engine.executor
         local = (len(executor.image_rows), *shape(executor.image_box))
         given = tuple(images.shape)
@@ -154,11 +157,15 @@ class ParallelModule(nn.Module):
             raise InputError(f"images of shape {shape_text(given)}: pass the whole batch, "
                              f"{shape_text((self.plan.batch, *self._image))}, or this rank's box "
                              f"of it, {shape_text(local)} (model.local_images)")
-        return images.detach().reshape(local)
+        images = images.detach().reshape(local)
+        return images.float() if images.dtype is torch.bfloat16 else images
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
         """This rank's box of the outputs, in the structure that the module returns.
+
+        Under ``torch.autocast``, which needs a plan in ``amp``, outputs are bfloat16; else they
+        have the parameters' type.
 
         Parameters
         ----------
@@ -167,10 +174,6 @@ class ParallelModule(nn.Module):
         incomplete : bool
             In evaluation, the batch has fewer samples than a full one; the same on all ranks.
         """
-        if torch.is_autocast_enabled(self.device.type):
-            raise InputError("torch.autocast does not reach the plan's layers, which compute in "
-                             f"{self.plan.precision}: call the model outside of torch.autocast, "
-                             "with autocast(enabled=False); the loss may be inside")
         if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
@@ -306,7 +309,7 @@ class ParallelModule(nn.Module):
         return self._traced.outputs[output]
 
     def _structured(self, outputs: Sequence[Tensor]) -> Any:
-        return tree_unflatten(list(outputs), self._traced.structure)
+        return tree_unflatten(outputs_as_asked(self.device, outputs), self._traced.structure)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ParallelModule:
         """Refuse functions that move parameters out of the executor's memory."""
@@ -379,22 +382,3 @@ def _from_first(world: World, tensor: Tensor) -> Tensor:
     """Rank 0's tensor, on every rank."""
     array = tensor.detach().cpu().numpy()
     return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)
-
-
-def _in_module(box: Box, module_shape: Shape) -> Box:
-    """The box of a sample with the module's axes.
-
-    The executor treats a signal as an image with one row, and features as an image of one pixel.
-    """
-    if len(box) == len(module_shape):
-        return box
-    if len(module_shape) == 2:
-        return box[0], box[2] if box[1][1] > box[1][0] else (0, 0)
-    return (box[0], *((0, 1) for _ in module_shape[1:]))
-
-
-def _index(rows: NDArray[np.int64]) -> slice | Tensor:
-    """Rows, as a slice if they are consecutive, to avoid a copy."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return torch.from_numpy(rows)
