@@ -148,6 +148,10 @@ class ParallelModule(nn.Module):
     def _images(self, images: Tensor) -> Tensor:
         """This rank's box of the images, in the executor's shape."""
         require_as_planned(self.device, self.plan)
+        if images.requires_grad and torch.is_grad_enabled():
+            raise InputError("the images require a gradient, but none flows through a parallel "
+                             "model: put what is trained before it into the module, or pass "
+                             "images.detach()")
         executor = self.engine.executor
         local = (len(executor.image_rows), *shape(executor.image_box))
         given = tuple(images.shape)
