@@ -16,7 +16,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.layers.base import Shape, image_of, shape_text
 from hpcpar.network.read.torch_module import TracedModule
-from hpcpar.plan.boxes import Box, shape
+from hpcpar.plan.boxes import Box, shape, whole_box
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
 from hpcpar.torch.autocast import outputs_as_asked, require_as_planned
@@ -24,6 +24,7 @@ from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
 from hpcpar.torch.own_boxes import in_module, rows_index
 from hpcpar.torch.recording import Recording
+from hpcpar.torch.samples import require_equal
 
 #: Number of first iterations in which ranks with the same outputs compare their gradients.
 COMPARED_ITERATIONS = 3
@@ -149,20 +150,24 @@ class ParallelModule(nn.Module):
         """This rank's box of the images, in the executor's shape."""
         require_as_planned(self.device, self.plan)
         if images.requires_grad and torch.is_grad_enabled():
-            raise InputError("the images require a gradient, but none flows through a parallel "
-                             "model: put what is trained before it into the module, or pass "
+            raise InputError("the images require a gradient, which a parallel model does not "
+                             "compute: put the layers before the model into its module, or pass "
                              "images.detach()")
         executor = self.engine.executor
         local = (len(executor.image_rows), *shape(executor.image_box))
-        given = tuple(images.shape)
+        given, rows, box = tuple(images.shape), executor.image_rows, executor.image_box
+        own = images
         if given[1:] == self._image and (given[0], *image_of(given[1:])) != local:
-            images = self.local_images(images)
+            own = self.local_images(images)
+            rows, box = self.engine.samples, whole_box(image_of(self._image))
         elif (given[0], *image_of(given[1:])) != local:
             raise InputError(f"images of shape {shape_text(given)}: pass the whole batch, "
                              f"{shape_text((self.plan.batch, *self._image))}, or this rank's box "
                              f"of it, {shape_text(local)} (model.local_images)")
-        images = images.detach().reshape(local)
-        return images.float() if images.dtype is torch.bfloat16 else images
+        if self.training:
+            require_equal(self.engine, images, rows, box)
+        own = own.detach().reshape(local)
+        return own.float() if own.dtype is torch.bfloat16 else own
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
@@ -259,11 +264,11 @@ class ParallelModule(nn.Module):
             return self._boxes([torch.zeros_like(out) if out.grad is None else out.grad
                                 for out in outs], len(rows))
 
-        everyone = engine.group
+        everyone, box = engine.group, self._images(images)
         engine.group = engine.last_ranks
         try:
             with AddedGradients(self.parts):
-                engine.step(self._images(images), gradients)
+                engine.step(box, gradients)
         finally:
             engine.group = everyone
         engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]

@@ -22,6 +22,7 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.tables import say
 from hpcpar.torch.model import ParallelModule
+from hpcpar.torch.samples import require_one_world
 
 OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
@@ -62,6 +63,7 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     if device == "gpu" and kernels != AUTO:
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
+    require_one_world(ranks)
     trace = ranks.agree(lambda: traced(module, tuple(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)

@@ -398,19 +398,3 @@ def test_a_loops_record_can_be_compared(path: Path, batch: tuple[Tensor, Tensor]
         row = compare_one(record)
         assert row.phases["outside"]["compute"].measured_s > 0
         assert row.phases["backward"]["compute"].measured_s > 0
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_images_that_require_a_gradient_are_refused(strategy: str,
-                                                    batch: tuple[Tensor, Tensor]) -> None:
-    """A layer before the model, or a generator, would train wrongly."""
-    images, model = nn.Conv2d(2, 2, 1).double()(batch[0]), parallel(plain(), strategy)
-    calls: list[Any] = [model, lambda x: model(model.local_images(x)),
-                        lambda x: model.step(x, batch[1], lambda y, own: y.sum()),
-                        lambda x: model.eval()(x)]
-    for call in calls:
-        with pytest.raises(InputError, match="none flows through a parallel model: put what"):
-            call(images)
-    with torch.no_grad():
-        assert not model(images).requires_grad
-    assert model.train()(images.detach()).requires_grad
