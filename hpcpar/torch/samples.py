@@ -15,7 +15,7 @@ from hpcpar.plan.boxes import Box
 from hpcpar.process.launchers import whole_number
 from hpcpar.torch.engine import Engine
 
-#: Numbers of the first iterations that compare samples; after them, one in so many does.
+#: How many first iterations compare samples; later, every one whose number EVERY divides.
 COMPARED, EVERY = 3, 100
 
 

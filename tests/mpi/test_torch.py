@@ -125,7 +125,7 @@ def test_labels_of_another_image_are_refused(batch: tuple[Tensor, Tensor]) -> No
         model.local(labels[:, ::2, ::2])
     with pytest.raises(InputError, match="for output 1, which has 6x6"):
         model.step(batch[0], [labels, labels], lambda outputs, own: outputs["out"].sum())
-    rows, columns = (stop - start for start, stop in model._pixels(0)[1:])
+    rows, columns = (stop - start for start, stop in model._boxes.pixels(0)[1:])
     if world().size > 1:
         with pytest.raises(InputError, match=f"labels of {rows}x{columns} pixels for output 0"):
             model.local(labels[:, :rows, :columns])

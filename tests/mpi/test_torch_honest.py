@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
+import io
+import pickle
 from typing import Any
 
 import pytest
@@ -14,12 +17,23 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import swa_utils
 
+import hpcpar.torch
 from hpcpar.torch.parallelize import parallelize
-from tests.mpi.test_torch import BATCH, SIZE, STRATEGIES, batch, parallel, plain
-
-__all__ = ["batch"]
+from tests.mpi.test_torch import (
+    BATCH,
+    SIZE,
+    STRATEGIES,
+    batch,
+    close,
+    loss_of,
+    parallel,
+    plain,
+    train,
+)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -80,3 +94,72 @@ def test_processes_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> N
         return
     with pytest.raises(InputError, match=r"torchrun started 4 processes .* mpiexec -n 4 python"):
         parallel(plain())
+
+
+class Normalized(nn.Module):
+    """Batch normalization, and a parameter and a buffer that the schedule does not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(2, 6, 3, padding=1), nn.BatchNorm2d(6)
+        self.last = nn.Linear(6 * 36, 5)
+        self.register_buffer("unused", torch.arange(3.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.max_pool2d(self.norm(self.conv(x)).relu(), 2)
+        return self.last(x.flatten(1))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+@pytest.mark.parametrize("with_buffers", [False, True])
+def test_averages_of_weights_are_pytorchs(with_buffers: bool, strategy: str,
+                                          batch: tuple[Tensor, Tensor]) -> None:
+    """`AveragedModel` holds a deep copy; it evaluates and saves the averages."""
+    torch.manual_seed(2)
+    module = Normalized().double()
+    model = parallel(module, strategy)
+    average = swa_utils.get_ema_multi_avg_fn(0.9)
+    ours, theirs = (swa_utils.AveragedModel(each, multi_avg_fn=average, use_buffers=with_buffers)
+                    for each in (model, module))
+    optimizers = [torch.optim.SGD(each.parameters(), 0.1) for each in (model, module)]
+    for _ in range(3):
+        train(model, module, batch, optimizers)
+        ours.update_parameters(model)
+        theirs.update_parameters(module)
+    states = ours.state_dict(), theirs.state_dict()
+    assert list(states[0]) == list(states[1])
+    assert all(close(value, states[1][name]) for name, value in states[0].items())
+    y = hpcpar.torch.gather(ours.eval()(batch[0]), ours.module)
+    assert close(y, theirs.eval()(batch[0]).detach())
+    assert all(close(value, module.state_dict()[name])
+               for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_deep_copy_trains_by_itself(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    model = parallel(plain(), strategy)
+    model.get_parameter("0.bias").requires_grad_(False)
+    before, copied = model.state_dict(), copy.deepcopy(model)
+    optimizer = torch.optim.SGD(copied.parameters(), 0.1)
+    copied.backward(loss_of(copied)(copied(batch[0]), copied.local(batch[1])))
+    optimizer.step()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(p.grad is None for p in model.parameters())
+    changed = [name for name, value in copied.state_dict().items()
+               if not torch.equal(value, before[name])]
+    assert changed == ["0.weight", "4.weight", "4.bias"]
+
+
+def test_pickling_says_state_dict() -> None:
+    model = parallel(plain())
+    for save in pickle.dumps, copy.copy, lambda each: torch.save(each, io.BytesIO()):
+        with pytest.raises(InputError, match="cannot be pickled: save model"):
+            save(model)
+    torch.save(model.state_dict(), io.BytesIO())
+
+
+def test_tensors_of_another_shape_are_refused() -> None:
+    model = parallel(Normalized())
+    for name in "unused", "norm.running_mean":
+        with pytest.raises(InputError, match=rf"1 have a different shape \({name}\)"):
+            model.load_state_dict(model.state_dict() | {name: torch.zeros(7)})
