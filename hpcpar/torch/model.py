@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -23,6 +24,7 @@ from hpcpar.torch import tensors
 from hpcpar.torch.autocast import outputs_as_asked
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
+from hpcpar.torch.mixing import refuse_mixing
 from hpcpar.torch.own_boxes import OwnBoxes
 from hpcpar.torch.recording import Recording
 
@@ -77,6 +79,10 @@ class ParallelModule(nn.Module):
             if name in self._buffer_names:
                 node, last = self._node(name)
                 node._buffers[last] = value
+        is_cut = any(p.numel() != math.prod(self._shapes[name]) for name, p in
+                     self.named_parameters())
+        if self.engine.world.max(is_cut):
+            refuse_mixing(self)
         self._anchor = torch.zeros((), device=self.device, requires_grad=True)
 
     def _node(self, name: str) -> tuple[nn.Module, str]:

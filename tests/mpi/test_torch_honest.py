@@ -23,17 +23,10 @@ from torch.optim import swa_utils
 
 import hpcpar.torch
 from hpcpar.torch.parallelize import parallelize
-from tests.mpi.test_torch import (
-    BATCH,
-    SIZE,
-    STRATEGIES,
-    batch,
-    close,
-    loss_of,
-    parallel,
-    plain,
-    train,
-)
+from tests.mpi import test_torch
+from tests.mpi.test_torch import BATCH, SIZE, STRATEGIES, close, loss_of, parallel, plain, train
+
+batch = test_torch.batch
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -163,3 +156,40 @@ def test_tensors_of_another_shape_are_refused() -> None:
     for name in "unused", "norm.running_mean":
         with pytest.raises(InputError, match=rf"1 have a different shape \({name}\)"):
             model.load_state_dict(model.state_dict() | {name: torch.zeros(7)})
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_lbfgs_trains_as_in_pytorch_or_is_refused(strategy: str,
+                                                  batch: tuple[Tensor, Tensor]) -> None:
+    """It multiplies gradients of all weights, of which a rank may hold a part only."""
+    images, labels = batch
+    module = plain().double()
+    model = parallel(module, strategy)
+    module.load_state_dict(model.state_dict())
+    cut = any(p.numel() < module.get_parameter(name).numel()
+              for name, p in model.named_parameters())
+    assert cut == (strategy == "filter" and SIZE > 1) or strategy == "spatial"
+    ours, theirs = (torch.optim.LBFGS(each.parameters(), 0.1, 4) for each in (model, module))
+
+    def our_loss() -> Tensor:
+        ours.zero_grad()
+        loss = loss_of(model)(model(images), model.local(labels))
+        model.backward(loss)
+        return loss
+
+    def their_loss() -> Tensor:
+        theirs.zero_grad()
+        loss = functional.cross_entropy(module(images), labels)
+        loss.backward()
+        return loss
+
+    if cut:
+        with pytest.raises(InputError, match="LBFGS computes the update of a weight from other"):
+            ours.step(our_loss)
+        torch.optim.SGD(model.parameters(), 0.1).step()
+        return
+    for _ in range(2):
+        ours.step(our_loss)
+        theirs.step(their_loss)
+    state = model.state_dict()
+    assert all(close(state[name], value) for name, value in module.state_dict().items())
