@@ -25,6 +25,7 @@ from hpcpar.torch.autocast import outputs_as_asked
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
 from hpcpar.torch.mixing import refuse_mixing
+from hpcpar.torch.modes import require_one_mode
 from hpcpar.torch.own_boxes import OwnBoxes
 from hpcpar.torch.recording import Recording
 
@@ -162,6 +163,7 @@ class ParallelModule(nn.Module):
         incomplete : bool
             In evaluation, the batch has fewer samples than a full one; the same on all ranks.
         """
+        require_one_mode(self)
         if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
@@ -228,6 +230,7 @@ class ParallelModule(nn.Module):
         Tensor
             The mean loss over the micro-batches.
         """
+        require_one_mode(self)
         engine, total = self.engine, [0.0]
 
         def gradients(part: int, outputs: list[Tensor]) -> list[Tensor]:

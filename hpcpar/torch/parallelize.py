@@ -22,12 +22,13 @@ from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.tables import say
 from hpcpar.torch.model import ParallelModule
+from hpcpar.torch.modes import require_one_mode
 from hpcpar.torch.samples import require_one_world
 
 OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
-def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
+def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
                 device: str = "cpu", **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
@@ -36,8 +37,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     ----------
     module : torch.nn.Module
         The initial weights are those on rank 0.
-    input : tuple of int
-        Shape of a sample, (C, H, W), (C, D, H, W) or (C, W).
+    input : tuple of int, or int
+        Shape of a sample, (C, H, W), (C, D, H, W) or (C, W); or its number of features.
     batch : int
         Samples of a mini-batch, over all ranks.
     plan : str or Plan
@@ -64,7 +65,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
     require_one_world(ranks)
-    trace = ranks.agree(lambda: traced(module, tuple(input), Outputs))
+    ranks.agree(lambda: require_one_mode(module))
+    trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
     if len(kinds) > 1 or kind not in OF_PARAMETERS:
@@ -77,6 +79,11 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
         for note in *trace.network.notes, *GpuOptions(device=device).math_notes(split.precision):
             say(f"note: {note}")
     return ParallelModule(module, trace, split, ranks, seed, kernels, device)
+
+
+def _shape_of(given: Shape | int) -> Shape:
+    """The shape of a sample; a number is that of features."""
+    return (given,) if isinstance(given, int) else tuple(given)
 
 
 def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,

@@ -143,6 +143,39 @@ def test_a_deep_copy_trains_by_itself(strategy: str, batch: tuple[Tensor, Tensor
     assert changed == ["0.weight", "4.weight", "4.bias"]
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES[:3])
+def test_a_layer_in_another_mode_is_refused(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    """Frozen batch normalization would not be frozen, before and after `parallelize`."""
+    module = Normalized()
+    module.norm.eval()
+    with pytest.raises(InputError, match="'norm' is in evaluation mode and the module around it"):
+        parallel(module, strategy)
+    model = parallel(module.train(), strategy)
+    model.get_submodule("norm").eval()
+    for call in model, lambda x: model.step(x, batch[1], lambda y, own: y.sum()):
+        with pytest.raises(InputError, match="'norm' is in evaluation mode"):
+            call(batch[0])
+    assert model.train()(batch[0]).requires_grad
+    dropped = nn.Sequential(*plain(), nn.Dropout())
+    dropped[-1].eval()
+    with pytest.raises(InputError, match="'5' is in evaluation mode"):
+        parallel(dropped)
+
+
+def test_features_are_a_number_or_a_shape() -> None:
+    torch.manual_seed(2)
+    module = nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Linear(4, 5)).double()
+    seeded = torch.Generator().manual_seed(3)
+    batch = (torch.randn(BATCH, 10, dtype=torch.float64, generator=seeded),
+             torch.randint(0, 5, (BATCH,), generator=seeded))
+    for shape in 10, (10,):
+        model = parallelize(module, shape, BATCH, "filter")
+        train(model, module, batch, [torch.optim.SGD(each.parameters(), 0.1)
+                                     for each in (model, module)])
+        state = model.state_dict()
+        assert all(close(state[name], value) for name, value in module.state_dict().items())
+
+
 def test_pickling_says_state_dict() -> None:
     model = parallel(plain())
     for save in pickle.dumps, copy.copy, lambda each: torch.save(each, io.BytesIO()):
