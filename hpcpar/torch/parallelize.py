@@ -82,7 +82,7 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
 
 
 def _shape_of(given: Shape | int) -> Shape:
-    """The shape of a sample; a number is that of features."""
+    """The shape of a sample, where a number counts features."""
     return (given,) if isinstance(given, int) else tuple(given)
 
 
