@@ -46,10 +46,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keeps a third of the cases of each parametrized test, or a sample of the tests of each file,
+    """Keeps a sixth of the cases of each parametrized test, or a sample of the tests of each file,
     at least one, if the run draws them.
 
-    Consecutive seeds cover everything. A checksum shuffles the cases, so that a third does not
+    Consecutive seeds cover everything. A checksum shuffles the cases, so that a sixth does not
     always have the same value of a parameter.
     """
     if DRAWN is None:

@@ -174,8 +174,11 @@ class PricingOptions(OptionGroup, section="prediction"):
     """Options that change a plan's price without changing the plan or the machine."""
 
     epochs: float = option(1.0, amount, "epochs of the training", "N", first=True)
+    data: str = option(
+        "", path, "data file, which has to suit the network: its samples per epoch and bytes per "
+        "value are priced", "images.h5")
     samples: int | None = option(
-        None, positive, "samples per epoch (default: those of "
+        None, positive, "samples per epoch (default: those of --data, or of "
         + ", ".join(f"{data.name}, {data.samples}" for data in DATA_SETS)
         + ", for networks with its inputs and outputs; for others, epochs have no price)", "N")
     accounting: str = option(
@@ -188,8 +191,8 @@ class PricingOptions(OptionGroup, section="prediction"):
     gamma: float = option(1.0, amount, "fraction of the activations' memory that is needed", "G")
     io: float | None = option(
         None, amount, "rate at which a rank reads its images (default: not counted)", "BYTES/S")
-    io_item_bytes: float = option(
-        1.0, amount, "bytes per stored value (default 1: uint8)", "N")
+    io_item_bytes: float | None = option(
+        None, amount, "bytes per stored value (default: those of --data, else 1: uint8)", "N")
     node_input: float | None = option(
         None, amount, "samples per second that a node reads and decodes (default: not limited)",
         "N")
@@ -223,22 +226,30 @@ class PlanningOptions(AnchorOptions, PricingOptions, LoadOptions, PlanFields):
             It is unknown, but several epochs are to be priced.
         """
         known = data_set_of(network)
-        samples = self.samples or (known.samples if known else None)
+        samples = self.samples or self._contents(network)[0] or (known.samples if known else None)
         if samples is None and self.epochs != 1.0:
             raise InputError(f"--epochs {self.epochs:g} {NO_EPOCH}")
         return samples
 
-    @property
-    def pricing(self) -> dict[str, Any]:
+    def _contents(self, network: Network) -> tuple[int, int]:
+        """Samples and bytes per value of the data file; zeros without one."""
+        if not self.data:
+            return 0, 0
+        from hpcpar.data.loader import contents  # planning does not need HDF5
+
+        return contents(self.data, network)
+
+    def pricing(self, network: Network) -> dict[str, Any]:
         """The options that only `prediction.price.price` takes."""
+        item_bytes = self.io_item_bytes or self._contents(network)[1] or 1.0
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
-                "io_item_bytes": self.io_item_bytes, "node_samples_per_s": self.node_input}
+                "io_item_bytes": item_bytes, "node_samples_per_s": self.node_input}
 
     def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""
         paper, rules = self.accounting == "paper", FRAMEWORKS[self.framework]
         kept = {f.name: getattr(self, f.name) for f in fields(PlanFields) if f.name != "bucket"}
-        return kept | self.pricing | {
+        return kept | self.pricing(network) | {
             "accounting": self.accounting, "min_batch_per_rank": self.min_batch_per_rank,
             "precision": self.precision or Plan.precision,
             "gather": self.gather or ("eager" if paper else "lazy"),

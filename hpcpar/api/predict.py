@@ -336,7 +336,7 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
     options = {name: getattr(plan, name) for name in KEPT} | {"bucket_bytes": None}
     task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,
                      samples=asked.epoch_samples(network), accounting=asked.accounting,
-                     training=not asked.forward_only, **asked.pricing, **options)
+                     training=not asked.forward_only, **asked.pricing(network), **options)
     anchored = fit(machine, network, plan.network, asked.measured,
                    {**task.options, "gather": task.gather})[0]
     anchored = in_case(anchored, plan.ranks, plan.batch, plan.precision)

@@ -3,84 +3,88 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 
+from hpcpar.calibrate.compute_probe import silent_iteration
 from hpcpar.comm.world import World
+from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.kernels.conv_choice import NUMPY, PASSES, RULE, TORCH, conv_kind
-from hpcpar.kernels.geometry import ConvSpec, Ints, Segment
-from hpcpar.kernels.interface import Backend
+from hpcpar.kernels.geometry import ConvSpec
+from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.plan.plan import Plan
 
-#: Timed rounds after the first one.
-ROUNDS = 2
-#: A convolution of every kind: x, w, y, stride, groups.
-PROBES: tuple[tuple[Ints, Ints, Ints, int, int], ...] = (
-    ((8, 512, 14, 14), (256, 512, 1, 1), (8, 256, 14, 14), 1, 1),
-    ((2, 256, 56, 56), (64, 256, 1, 1), (2, 64, 56, 56), 1, 1),
-    ((4, 256, 27, 27), (256, 256, 1, 1), (4, 256, 14, 14), 2, 1),
-    ((2, 256, 63, 63), (128, 256, 1, 1), (2, 128, 32, 32), 2, 1),
-    ((4, 256, 14, 14), (256, 256, 3, 3), (4, 256, 14, 14), 1, 1),
-    ((2, 64, 56, 56), (64, 64, 3, 3), (2, 64, 56, 56), 1, 1),
-    ((2, 64, 8, 8, 8), (64, 64, 3, 3, 3), (2, 64, 8, 8, 8), 1, 1),
-    ((1, 16, 32, 32, 32), (16, 16, 3, 3, 3), (1, 16, 32, 32, 32), 1, 1),
-    ((4, 256, 14, 14), (256, 8, 3, 3), (4, 256, 14, 14), 1, 32),
-    ((2, 128, 56, 56), (128, 4, 3, 3), (2, 128, 56, 56), 1, 32),
-)
+#: Timed iterations of each plan, after one that is not.
+ROUNDS = 3
+#: Kinds and passes in the order of their numbers.
+_KINDS = list(RULE)
 
 
-def numpy_over_torch(world: World) -> dict[str, float]:
-    """NumPy's time over PyTorch's of every kind and pass, while all ranks compute. Collective.
+class _Both(NumpyBackend):
+    """Computes each convolution with both libraries, and adds up their times.
 
-    Times are the shortest of alternating rounds, because other processes only lengthen them, summed
-    over ranks; all ranks get the same ratios.
+    Attributes
+    ----------
+    took_s : ndarray
+        Time of NumPy and of PyTorch for each of `RULE`.
     """
-    from hpcpar.kernels.torch_backend import TorchBackend
 
-    backends = NumpyBackend(), TorchBackend(dict.fromkeys(RULE, TORCH))
-    kinds: list[str] = []
-    least_s: list[list[float]] = []
-    for x, w, y, stride, groups in PROBES:
-        spec = _spec(x, w, y, stride, groups)
-        calls = [_passes(backend, x, w, y, spec) for backend in backends]
-        world.barrier()
-        for number, name in enumerate(PASSES):
-            kinds.append(f"{conv_kind(w, y, spec)} {name}")
-            took_s = np.array([[_seconds(each[number]) for each in calls]
-                               for _ in range(1 + ROUNDS)])
-            least_s.append(took_s[1:].min(axis=0).tolist())
-    of_numpy, of_torch = world.bcast(world.sum_of_each(np.array(least_s))).T
-    return dict(zip(kinds, (of_numpy / of_torch).tolist(), strict=True))
+    def __init__(self) -> None:
+        from hpcpar.kernels.torch_backend import TorchBackend
+
+        super().__init__()
+        self._torch = TorchBackend(dict.fromkeys(RULE, TORCH))
+        self.took_s = np.zeros((len(_KINDS), 2))
+
+    def conv_forward(self, x: Array, w: Array, bias: Array | None, spec: ConvSpec, out: Array,
+                     tick: Tick | None = None) -> None:
+        self._time("conv_forward", 0, (w, out, spec), x, w, bias, spec, out)
+
+    def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
+                           tick: Tick | None = None) -> None:
+        self._time("conv_backward_data", 1, (w, dy, spec), dy, w, spec, dx)
+
+    def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
+                             dbias: Array | None, tick: Tick | None = None) -> None:
+        self._time("conv_backward_weight", 2, (dw, dy, spec), x, dy, spec, dw, dbias)
+
+    def _time(self, kernel: str, which: int, kind: tuple[Array, Array, ConvSpec],
+              *args: Any) -> None:
+        weights, outputs, spec = kind
+        row = self.took_s[_KINDS.index(
+            f"{conv_kind(weights.shape, outputs.shape, spec)} {PASSES[which]}")]
+        for library, call in enumerate((getattr(super(), kernel), getattr(self._torch, kernel))):
+            begin = time.perf_counter()
+            call(*args)
+            row[library] += time.perf_counter() - begin
+
+
+def numpy_over_torch(world: World, plans: Collection[Plan]) -> dict[str, float]:
+    """NumPy's time over PyTorch's of every kind and pass in the plans, while all ranks compute.
+    Collective.
+
+    The shortest of some iterations counts for each library, because other processes only lengthen
+    iterations. Times are summed over plans and ranks; all ranks get the same ratios.
+    """
+    sums_s = np.zeros((len(_KINDS), 2))
+    for plan in plans:
+        backend, network, rounds_s = _Both(), plan.network.build(), []
+        schedule = schedule_for(network, plan)
+        iterate, _ = silent_iteration(world, network, plan, schedule, backend)
+        for _ in range(1 + ROUNDS):
+            world.barrier()
+            backend.took_s[:] = 0.0
+            iterate()
+            rounds_s.append(backend.took_s.copy())
+        sums_s += np.min(rounds_s[1:], axis=0)
+    of_both = world.bcast(world.sum_of_each(sums_s)).tolist()
+    return {kind: numpy_s / torch_s for kind, (numpy_s, torch_s)
+            in zip(_KINDS, of_both, strict=True) if torch_s}
 
 
 def faster(ratios: dict[str, float]) -> dict[str, str]:
-    """The choice of the faster library by kind and pass."""
-    return {kind: TORCH if ratio > 1 else NUMPY for kind, ratio in ratios.items()}
-
-
-def _spec(x: Ints, w: Ints, y: Ints, stride: int, groups: int) -> ConvSpec:
-    axes, ins, outs = len(x) - 2, x[1] // groups, y[1] // groups
-    pad = w[2] // 2
-    segments = tuple(Segment(g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
-                     for g in range(groups))
-    return ConvSpec((stride,) * axes, (1,) * axes, ((pad, pad),) * axes, segments)
-
-
-def _passes(backend: Backend, x: Ints, w: Ints, y: Ints, spec: ConvSpec
-            ) -> list[Callable[[], Any]]:
-    """The three passes on random data, in the order of `PASSES`."""
-    rng = np.random.default_rng(0)
-    images, weights, dy = (rng.standard_normal(shape, np.float32) for shape in (x, w, y))
-    out, dx, dw, dbias = (np.empty(shape, np.float32) for shape in (y, x, w, w[:1]))
-    return [partial(backend.conv_forward, images, weights, None, spec, out),
-            partial(backend.conv_backward_data, dy, weights, spec, dx),
-            partial(backend.conv_backward_weight, images, dy, spec, dw, dbias)]
-
-
-def _seconds(action: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    action()
-    return time.perf_counter() - begin
+    """The faster library for every kind and pass; NumPy where nothing was measured."""
+    return {kind: TORCH if ratios.get(kind, 0.0) > 1 else NUMPY for kind in RULE}

@@ -142,15 +142,18 @@ def _refine(args: CalibrateCommand) -> int:
     return 0
 
 
-def _kernels(args: CalibrateCommand, w: World, math_mode: str, lines: ProgressBar
-             ) -> tuple[Backend, dict[str, float]]:
-    """The kernels, and NumPy's times over PyTorch's if they decide them. Collective."""
+def _kernels(args: CalibrateCommand, w: World, chosen: list[plans.Plan], math_mode: str,
+             lines: ProgressBar) -> tuple[Backend, dict[str, float]]:
+    """The kernels, and NumPy's times over PyTorch's if they decide them, in a plan of each network.
+    Collective.
+    """
     name, ratios = kernels_of_all(w, args.kernels), dict[str, float]()
     make = partial(backend, args.device, math_mode, w.local_rank, name)
     if args.device == "cpu" and name == AUTO_KERNELS:
         w.agree(make)  # fails where PyTorch cannot be imported
         lines.say("calibrating: convolutions of NumPy and of PyTorch")
-        ratios = conv_probe.numpy_over_torch(w)
+        compared = chosen or w.agree(lambda: [_search(args, w.size)(files.load("local"))[0].plan])
+        ratios = conv_probe.numpy_over_torch(w, {p.network: p for p in reversed(compared)}.values())
     return w.agree(lambda: make(conv_probe.faster(ratios))), ratios
 
 
@@ -159,7 +162,7 @@ def _run(args: CalibrateCommand, w: World) -> int:
     begin = time.perf_counter()
 
     lines = ProgressBar(w.rank)
-    kernels, ratios = _kernels(args, w, math_mode, lines)
+    kernels, ratios = _kernels(args, w, chosen, math_mode, lines)
     node = fullest_node(w, args.device)
     if w.rank == 0 and args.device == "cpu":
         for line in slowdowns(node.ranks):

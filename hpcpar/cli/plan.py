@@ -21,6 +21,7 @@ from hpcpar.report.tables.prediction_tables import (
     show_schedule,
 )
 from hpcpar.search.candidates import SHOWN
+from hpcpar.search.scaling_losses import input_of_a_node
 from hpcpar.search.table_search import SearchResult
 
 
@@ -71,6 +72,8 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
     if (result.on_grid or count > 1) and (
             words := in_words(result.best.task.network, result.plan)):
         tables.show_line(words)
+    if args.data and not args.explain:
+        tables.show_line(f"reading {args.data}: {input_of_a_node(result.best).remark}")
     show_predictions(title, predictions, args.wide, ratios=result.ratios)
     if result.best.task.machine.anchored is not None:
         show_anchors(result.best.task.machine.anchored, (), args.wide)

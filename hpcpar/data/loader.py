@@ -27,6 +27,7 @@ from hpcpar.errors import InputError, unknown
 from hpcpar.io.files import reason
 from hpcpar.io.hdf5 import content, open_hdf5
 from hpcpar.io.read_limit import MOST_BYTES
+from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import shape_text
 from hpcpar.plan.boxes import Box, Interval
 from hpcpar.plan.boxes import shape as shape_of
@@ -81,6 +82,8 @@ class Loader:
 
     Attributes
     ----------
+    stored_dtype : dtype
+        Type of the images in the file, in native byte order.
     mean, scale : array
         One number per channel of the rank, [c, 1, 1] or [c, 1, 1, 1]: the network takes
         (images - mean) * scale (`Backend.normalize`).
@@ -144,8 +147,7 @@ class Loader:
             raise InputError(f"{self._where} holds {self.samples} samples, fewer than one batch of "
                              f"{self.batch_size}; use a smaller --batch or more data")
         self._images = CropReader(self.path, datasets.images, self._box, RESIDENT_BYTES, crops)
-        #: In native byte order.
-        self._stored_dtype = datasets.images.dtype.newbyteorder("=")
+        self.stored_dtype = datasets.images.dtype.newbyteorder("=")
         self.mean, self.scale = (self._per_channel(name, getattr(attributes, name), sample)
                                  for name in ("mean", "scale"))
 
@@ -281,7 +283,7 @@ class Loader:
         labels[: len(values)] = values
         if self._whole is not None:
             labels[labels == self._ignore] = NO_LABEL
-        images = np.zeros((len(self._rows), *shape_of(self._box)), self._stored_dtype)
+        images = np.zeros((len(self._rows), *shape_of(self._box)), self.stored_dtype)
         if images.size:
             chosen = order[self._rows[self._rows < len(order)]]
             images[: len(chosen)] = self._images.of(chosen, epoch)
@@ -324,3 +326,19 @@ def _inside(box: Box, shape: tuple[int, ...]) -> bool:
     if len(box) != len(shape):
         return False
     return all(a >= 0 and b <= extent for (a, b), extent in zip(box, shape, strict=True))
+
+
+def contents(path: str, network: Network) -> tuple[int, int]:
+    """Number of samples of a data file, and bytes per value of its images; checks that it suits the
+    network.
+
+    Raises
+    ------
+    InputError
+        It does not, or the file is not a data file.
+    """
+    box = tuple((0, 0) for _ in (0, *network.image_shape))
+    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
+    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
+                extents=network.output_extents) as loader:
+        return loader.samples, loader.stored_dtype.itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from hpcpar.data import dataset
-from hpcpar.data.loader import Loader
+from hpcpar.data.loader import contents
 from hpcpar.data.synthetic import synthetic
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
@@ -19,7 +19,7 @@ def data_of(network: Network, given: str, out: str, needed: int, dry: bool,
     A dry run makes no data. A sweep over more ranks needs more samples.
     """
     path = os.path.abspath(given or os.path.join(out, "data.h5"))
-    count = _samples(network, path) if given or os.path.exists(path) else 0
+    count = contents(path, network)[0] if given or os.path.exists(path) else 0
     if given or count >= needed:
         return path, count
     if count and not str(dataset.info(path).get("source", "")).startswith("synthetic"):
@@ -32,12 +32,3 @@ def data_of(network: Network, given: str, out: str, needed: int, dry: bool,
         synthetic(path, network.image_shape, network.classes, needed, targets=targets,
                   pixels=bool(network.output_extents), extents=network.output_extents)
     return path, needed
-
-
-def _samples(network: Network, path: str) -> int:
-    """The number of samples of a data file; checks that it suits the network."""
-    box = tuple((0, 0) for _ in (0, *network.image_shape))
-    truth = tuple((0, 0) for _ in (0, *network.truth_shape))
-    with Loader(path, box, truth, 1, shape=network.image_shape, classes=network.classes,
-                extents=network.output_extents) as loader:
-        return loader.samples

@@ -22,7 +22,7 @@ from hpcpar.cost.network.contention import NetworkModel, route
 from hpcpar.cost.network.halo import halo
 from hpcpar.cost.network.redistribution import redistribution
 from hpcpar.errors import InputError
-from hpcpar.kernels.conv_choice import AUTO, NUMPY, TORCH
+from hpcpar.kernels.conv_choice import AUTO, NUMPY, PASSES, TORCH
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -97,9 +97,11 @@ def _extremes(executor: Executor) -> dict[Any, tuple[float, float]]:
 def test_all_ranks_choose_the_same_kernels(ranks: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """One rank without PyTorch makes all ranks take NumPy's; measured ratios are the same."""
     pytest.importorskip("torch")
-    monkeypatch.setattr(conv_probe, "PROBES", conv_probe.PROBES[4::4])
-    ratios = ranks.comm.allgather(conv_probe.numpy_over_torch(ranks))
-    assert len(ratios[0]) == 6 and min(ratios[0].values()) > 0
+    plan = make_plan(NetworkSpec("lenet5", (1, 16, 16), 10), "data", ranks.size, 2 * ranks.size,
+                     machine=files.load("local"))
+    ratios = ranks.comm.allgather(conv_probe.numpy_over_torch(ranks, [plan]))
+    assert set(ratios[0]) == {f"window small {name}" for name in PASSES}
+    assert min(ratios[0].values()) > 0
     assert all(each == ratios[0] for each in ratios)
     assert kernels_of_all(ranks, AUTO) == AUTO
     monkeypatch.setattr("hpcpar.comm.device_options.has_torch", lambda: ranks.rank != 0)

@@ -8,10 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import h5py
 import pytest
 
 import hpcpar
 from hpcpar.cli.main import main
+from hpcpar.data.synthetic import synthetic
 from hpcpar.network.builder import Chain
 from hpcpar.network.builtin import NETWORKS, network
 from hpcpar.network.data_sets import data_set_of
@@ -161,3 +163,22 @@ def test_a_plan_that_no_run_executes_says_so(capsys: pytest.CaptureFixture[str],
         assert "can be planned and predicted" not in capsys.readouterr().err
     hpcpar.plan("lenet5", 2, 64, "dgx-a100", "data", framework="ddp").save(path)
     assert note in capsys.readouterr().err
+
+
+def test_a_data_file_says_what_a_node_reads(capsys: pytest.CaptureFixture[str],
+                                            tmp_path: Path) -> None:
+    """Its samples make an epoch, and its images of 16 bits count two bytes per value."""
+    file, words = str(tmp_path / "scans.h5"), [*SMALL, "--ranks", "4", "--strategy", "data"]
+    synthetic(file, (1, 8, 8), 10, 640)
+    with h5py.File(file, "a") as f:
+        images = f["images"][:]
+        del f["images"]
+        f["images"] = images.astype("u2")
+    found = document(capsys, "plan", *words, "--data", file)
+    assert found["epoch_s"] == pytest.approx(10 * found["iteration_s"])
+    samples = 64 / found["iteration_s"]
+    shown = text(capsys, "plan", *words, "--data", file)
+    assert (f"reading {file}: a node needs {samples:,.0f} samples/s, "
+            f"{2e-6 * 64 * samples:,.1f} MB/s") in shown
+    assert main(["plan", "--network", "lenet5", *words[4:], "--data", file]) == 2
+    assert "holds images 1x8x8, but the network takes 1x28x28" in capsys.readouterr().err
