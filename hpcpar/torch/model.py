@@ -199,6 +199,9 @@ class ParallelModule(nn.Module):
 
     def backward(self, loss: Tensor) -> None:
         """Call `check_loss`, then ``loss.backward()``."""
+        if not loss.requires_grad:
+            raise InputError("the loss has no gradient: call model.train() before the forward "
+                             "pass, and leave torch.no_grad out")
         self.check_loss(loss)
         loss.backward()
 

@@ -162,6 +162,14 @@ def test_a_layer_in_another_mode_is_refused(strategy: str, batch: tuple[Tensor, 
         parallel(dropped)
 
 
+def test_a_loss_of_an_evaluation_is_refused(batch: tuple[Tensor, Tensor]) -> None:
+    model = parallel(plain())
+    model.eval()
+    loss = loss_of(model)(model(batch[0]), model.local(batch[1]))
+    with pytest.raises(InputError, match=r"the loss has no gradient: call model.train\(\) before"):
+        model.backward(loss)
+
+
 def test_features_are_a_number_or_a_shape() -> None:
     torch.manual_seed(2)
     module = nn.Sequential(nn.Linear(10, 4), nn.ReLU(), nn.Linear(4, 5)).double()
