@@ -106,6 +106,12 @@ class Parameters:
         if self.copy is not None:
             self.backend.copy(self.flat, self.copy)
 
+    def copy_from(self, other: Parameters) -> None:
+        """Take the weights and running statistics of the same part of the same layer."""
+        self.backend.copy(other.flat, self.flat)
+        if self.buffers is not None:
+            self.backend.copy(other.buffers, self.buffers)
+
     def matrix(self, flat: Array) -> Array:
         """A flat buffer as [rows, items per row]. Its matrix rows do not match weight rows, but all
         replicas cut it the same way.

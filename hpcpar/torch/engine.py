@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcpar.comm import trace
 from hpcpar.comm.communicator import Communicator
-from hpcpar.comm.device_options import kernels_of_all
+from hpcpar.comm.device_options import GpuOptions, kernels_of_all
 from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
@@ -76,8 +76,9 @@ class Engine:
         self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
         calibrated = plan.machine.convolutions if plan.machine else None
         of_all = kernels_of_all(world, kernels)
+        products = GpuOptions(device=device).math_for(plan.precision)
         self.communicator = Communicator(world, world.agree(lambda: backend(
-            device, local_rank=world.local_rank, kernels=of_all, calibrated=calibrated)))
+            device, products, world.local_rank, of_all, calibrated)))
         self.tensors = DeviceTensors(self.communicator.backend)
         self._xp = self.communicator.backend.xp
         self.executor = Executor(network, plan, self.schedule, self.communicator,
@@ -125,10 +126,16 @@ class Engine:
     # -- the caller of `Outputs` -------------------------------------------------------------------
     def take(self, part: int, outputs: Sequence[Array]) -> None:
         """Keep the outputs of a micro-batch; in `step`, compute its loss at once."""
-        self._outputs[part] = [self._xp.array(x) for x in outputs]
+        self._outputs[part] = [*map(self._copied, outputs)]
         if self._loss is not None:
             given = self._loss(part, [*map(self.tensors.to_torch, self._outputs[part])])
             self._given[part] = [*map(self.tensors.from_torch, given)]
+
+    def _copied(self, output: Array) -> Array:
+        """A copy of an output, in the type of the weights."""
+        copied = self.communicator.backend.empty(output.shape, self.plan.dtype)
+        self.communicator.backend.copy(output, copied)
+        return copied
 
     def gradients(self, part: int) -> Sequence[Array]:
         """The gradients of a micro-batch's outputs."""

@@ -82,8 +82,8 @@ class PlanStrategy(SingleDeviceStrategy):
     def setup_precision_plugin(self) -> None:
         if self.precision_plugin.precision != Precision.precision:
             raise InputError(f"Trainer(precision='{self.precision_plugin.precision}'): a parallel "
-                             "module computes in the format of its parameters; leave precision "
-                             "out")
+                             "module computes in the format of its plan; leave precision out, and "
+                             "pass precision='amp' to hpcpar.torch.parallelize if you like")
         self.precision_plugin = _WholeNorm()
         super().setup_precision_plugin()
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,13 +17,16 @@ from torch.utils._pytree import tree_unflatten
 
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError, on_all_ranks
-from hpcpar.network.layers.base import Shape, image_of, shape_text
+from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import TracedModule
-from hpcpar.plan.boxes import Box, shape
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import tensors
+from hpcpar.torch.autocast import outputs_as_asked
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
+from hpcpar.torch.mixing import refuse_mixing
+from hpcpar.torch.modes import require_one_mode
+from hpcpar.torch.own_boxes import OwnBoxes
 from hpcpar.torch.recording import Recording
 
 #: Number of first iterations in which ranks with the same outputs compare their gradients.
@@ -39,36 +45,76 @@ class ParallelModule(nn.Module):
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
-        self.engine = Engine(world, traced.network, plan, seed, kernels, device)
+        self._make_engine = partial(Engine, world, traced.network, plan, seed, kernels, device)
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
         #: Tensors that the schedule does not read: unused weights, constants, counters.
         self._others = {name: t.clone() for name, t in first.items()
                         if name not in self.tensor_places}
-        self._names = list(first)
-        frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+        self._shapes = {name: tuple(t.shape) for name, t in first.items()}
+        self._frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+        self._buffer_names = {name for name, _ in module.named_buffers()} & first.keys()
+        self._bind()
+        world.expect_all_at_end()
+        self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
+
+    def _bind(self) -> None:
+        """Make this rank's part, with parameters and buffers in its memory."""
+        self.engine = self._make_engine()
+        self._boxes = OwnBoxes(self.engine, self._traced)
         #: Each parameter, its gradient, and whether this rank counts it in a norm.
         self.parts: list[tuple[nn.Parameter, Tensor, bool]] = []
         with self.engine.tensors.turn():
             parts = [*tensors.own_parts(self.engine.executor, self.tensor_places,
                                         self.engine.tensors.to_torch)]
+            statistics = dict(tensors.own_statistics(self.engine.executor, self.tensor_places,
+                                                     self.engine.tensors.to_torch))
         for name, value, gradient, counts in parts:
-            fixed = name in frozen or self.tensor_places[name].layer.weights == "frozen"
+            fixed = name in self._frozen or self.tensor_places[name].layer.weights == "frozen"
             parameter = nn.Parameter(value, not fixed)
-            self._add_parameter(name, parameter)
+            node, last = self._node(name)
+            node._parameters[last] = parameter
             self.parts.append((parameter, gradient, counts))
+        for name, value in (self._others | statistics).items():
+            if name in self._buffer_names:
+                node, last = self._node(name)
+                node._buffers[last] = value
+        is_cut = any(p.numel() != math.prod(self._shapes[name]) for name, p in
+                     self.named_parameters())
+        if self.engine.world.max(is_cut):
+            refuse_mixing(self)
         self._anchor = torch.zeros((), device=self.device, requires_grad=True)
-        world.expect_all_at_end()
-        self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
 
-    def _add_parameter(self, name: str, parameter: nn.Parameter) -> None:
-        """Register a parameter under a module's name."""
+    def _node(self, name: str) -> tuple[nn.Module, str]:
+        """The node of a module's tensor in the tree of names, and its name there."""
         *path, last = name.split(".")
-        module: Any = self
+        module: nn.Module = self
         for part in path:
-            module = module._modules.setdefault(part, _Names())
-        module._parameters[last] = parameter
+            module = cast(nn.Module, module._modules.setdefault(part, _Names()))
+        return module, last
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
+        """A model of its own with the same weights, as `AveragedModel` makes one; all ranks call it
+        together.
+        """
+        made = type(self).__new__(type(self))
+        made.__dict__.update({name: copy.copy(value) if isinstance(value, dict) else value
+                              for name, value in vars(self).items()})
+        made._modules, made._parameters, made._buffers = {}, {}, {}
+        made._others = {name: tensor.clone() for name, tensor in self._others.items()}
+        made._bind()
+        memo[id(self)] = made
+        with made.engine.tensors.turn():
+            for name, p in self.engine.executor.parameters.items():
+                made.engine.executor.parameters[name].copy_from(p)
+        for (own, _, _), (other, _, _) in zip(made.parts, self.parts, strict=True):
+            memo[id(other)] = own.requires_grad_(other.requires_grad)
+        return made
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise InputError("a parallel model belongs to the ranks of its job and cannot be pickled: "
+                         "save model.state_dict(), which all ranks call")
 
     @property
     def device(self) -> torch.device:
@@ -81,10 +127,7 @@ class ParallelModule(nn.Module):
     # -- samples -----------------------------------------------------------------------------------
     def local_images(self, images: Tensor) -> Tensor:
         """This rank's box of a whole batch of images."""
-        executor = self.engine.executor
-        box = _in_module(executor.image_box, self._image)
-        return self._samples(images, executor.image_rows)[
-            tuple(slice(*i) for i in ((0, None), *box))]
+        return self._boxes.of_images(images)
 
     def local(self, labels: Tensor, of: int = 0, incomplete: bool = False) -> Tensor:
         """This rank's box of a whole batch of labels or targets.
@@ -103,62 +146,15 @@ class ParallelModule(nn.Module):
         if incomplete:
             whole = labels.new_zeros(self.plan.batch, *labels.shape[1:])
             whole[:len(labels)] = labels
-            return self._cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
-        return self._cut(labels, rows, of)
-
-    def _samples(self, batch: Tensor, rows: NDArray[np.int64]) -> Tensor:
-        """Samples from a whole batch, or from this rank's samples of it (`BatchSampler`)."""
-        if len(batch) not in (self.plan.batch, len(self.engine.samples)):
-            raise InputError(f"{len(batch)} samples: pass the whole batch of {self.plan.batch}, or "
-                             f"the {len(self.engine.samples)} from BatchSampler on this rank")
-        if len(batch) != self.plan.batch:
-            rows = np.searchsorted(self.engine.samples, rows)
-        return batch[_index(rows)]
-
-    def _cut(self, labels: Tensor, rows: NDArray[np.int64], output: int) -> Tensor:
-        extents, pixels = self._traced.outputs[output][1:], self._pixels(output)[1:]
-        box, axes = self._samples(labels, rows).to(self.device), len(extents)
-        if not extents or labels.dim() <= axes:
-            return box
-        given = tuple(labels.shape[-axes:])
-        if given != extents:
-            self._require_other(given, output)
-            return box
-        place: tuple[Any, ...] = (..., *(slice(*i) for i in pixels))
-        return box[place]
-
-    def _require_other(self, given: Shape, output: int) -> None:
-        """Refuse labels whose last axes are the extents of another image than the output."""
-        images = {self._image[1:], *(shape[1:] for shape in self._traced.outputs)}
-        boxes = (self.engine.pixels(output, rank) for rank in range(self.ranks))
-        images |= {shape(_in_module(box, self._traced.outputs[output])[1:]) for box in boxes}
-        if given in images:
-            extents = shape_text(self._traced.outputs[output][1:])
-            raise InputError(f"labels of {shape_text(given)} pixels for output {output}, which has "
-                             f"{extents}: pass labels of {extents}, for example reduced by "
-                             "labels[..., ::2, ::2], or name their output with model.local(labels, "
-                             "of=NUMBER)")
-
-    def _pixels(self, output: int) -> Box:
-        """This rank's box of a sample of an output, with the module's axes."""
-        return _in_module(self.engine.pixels(output), self._traced.outputs[output])
-
-    def _images(self, images: Tensor) -> Tensor:
-        """This rank's box of the images, in the executor's shape."""
-        executor = self.engine.executor
-        local = (len(executor.image_rows), *shape(executor.image_box))
-        given = tuple(images.shape)
-        if given[1:] == self._image and (given[0], *image_of(given[1:])) != local:
-            images = self.local_images(images)
-        elif (given[0], *image_of(given[1:])) != local:
-            raise InputError(f"images of shape {shape_text(given)}: pass the whole batch, "
-                             f"{shape_text((self.plan.batch, *self._image))}, or this rank's box "
-                             f"of it, {shape_text(local)} (model.local_images)")
-        return images.detach().reshape(local)
+            return self._boxes.cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
+        return self._boxes.cut(labels, rows, of)
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
         """This rank's box of the outputs, in the structure that the module returns.
+
+        Under ``torch.autocast``, which needs a plan in ``amp``, outputs are bfloat16; else they
+        have the parameters' type.
 
         Parameters
         ----------
@@ -167,16 +163,13 @@ class ParallelModule(nn.Module):
         incomplete : bool
             In evaluation, the batch has fewer samples than a full one; the same on all ranks.
         """
-        if torch.is_autocast_enabled(self.device.type):
-            raise InputError("torch.autocast does not reach the plan's layers, which compute in "
-                             f"{self.plan.precision}: call the model outside of torch.autocast, "
-                             "with autocast(enabled=False); the loss may be inside")
+        require_one_mode(self)
         if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
         if not self.training:
             return self._evaluate(images, incomplete)
-        box = self._images(images)
+        box = self._boxes.taken(images, self.training)
         if torch.is_grad_enabled():
             return self._structured(SchedulePasses.apply(self._anchor, self, box))
         return self._structured(self.run_forward(box))
@@ -187,7 +180,7 @@ class ParallelModule(nn.Module):
         if incomplete:
             missing = self.plan.batch - len(images)
             images = torch.cat([images, images.new_zeros(missing, *self._image)])
-        outputs = self._shaped(self.engine.evaluate(self._images(images)))
+        outputs = self._boxes.shaped(self.engine.evaluate(self._boxes.taken(images, self.training)))
         return self._structured([out[present] for out in outputs] if incomplete else outputs)
 
     def run_forward(self, images: Tensor) -> list[Tensor]:
@@ -195,17 +188,20 @@ class ParallelModule(nn.Module):
         for name in self._others:
             if name.endswith("num_batches_tracked"):
                 self._others[name] += 1
-        return self._shaped(self.engine.forward(images))
+        return self._boxes.shaped(self.engine.forward(images))
 
     def run_backward(self, gradients: Sequence[Tensor]) -> None:
         """Run the backward pass from the gradients of the outputs."""
-        boxes = self._boxes(gradients, len(self.engine.own_rows))
+        boxes = self._boxes.joined(gradients, len(self.engine.own_rows))
         self._compare(boxes)
         with AddedGradients(self.parts):
             self.engine.backward(boxes)
 
     def backward(self, loss: Tensor) -> None:
         """Call `check_loss`, then ``loss.backward()``."""
+        if not loss.requires_grad:
+            raise InputError("the loss has no gradient: call model.train() before the forward "
+                             "pass, and leave torch.no_grad out")
         self.check_loss(loss)
         loss.backward()
 
@@ -237,26 +233,27 @@ class ParallelModule(nn.Module):
         Tensor
             The mean loss over the micro-batches.
         """
+        require_one_mode(self)
         engine, total = self.engine, [0.0]
 
         def gradients(part: int, outputs: list[Tensor]) -> list[Tensor]:
-            outs = [out.requires_grad_() for out in self._shaped(outputs)]
+            outs = [out.requires_grad_() for out in self._boxes.shaped(outputs)]
             rows = engine.rows[part]
-            local = self._cut(labels, rows, 0) if isinstance(labels, Tensor) else [
-                self._cut(tensor, rows, i) for i, tensor in enumerate(labels)]
+            local = self._boxes.cut(labels, rows, 0) if isinstance(labels, Tensor) else [
+                self._boxes.cut(tensor, rows, i) for i, tensor in enumerate(labels)]
             with torch.enable_grad():
                 value = loss(self._structured(outs), local) * engine.weight_of(part)
             engine.require_alike_losses(float(value.detach()))
             value.backward()
             total[0] += float(value.detach())
-            return self._boxes([torch.zeros_like(out) if out.grad is None else out.grad
+            return self._boxes.joined([torch.zeros_like(out) if out.grad is None else out.grad
                                 for out in outs], len(rows))
 
-        everyone = engine.group
+        everyone, box = engine.group, self._boxes.taken(images, self.training)
         engine.group = engine.last_ranks
         try:
             with AddedGradients(self.parts):
-                engine.step(self._images(images), gradients)
+                engine.step(box, gradients)
         finally:
             engine.group = everyone
         engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]
@@ -282,31 +279,16 @@ class ParallelModule(nn.Module):
                     "losses differ; compute the same loss on every rank, without random numbers"))
 
     # -- outputs -----------------------------------------------------------------------------------
-    def _shaped(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs with the module's axes."""
-        shaped = []
-        for i, out in enumerate(outputs):
-            axes = len(self._traced.outputs[i])
-            box = shape(self._pixels(i)) if axes != out.dim() - 1 else out.shape[1:]
-            shaped.append(out.reshape(len(out), *box))
-        return shaped
-
-    def _boxes(self, gradients: Sequence[Tensor], rows: int) -> list[Tensor]:
-        """Gradients of the outputs in the executor's shapes."""
-        shapes = (shape(self.engine.pixels(i)) for i in range(len(gradients)))
-        return [g.detach().contiguous().reshape(rows, *box)
-                for g, box in zip(gradients, shapes, strict=True)]
-
     def places(self, output: int) -> list[NDArray[np.int64]]:
         """Indices of this rank's box of an output, along every axis."""
-        return [self.engine.own_rows, *(np.arange(*i) for i in self._pixels(output))]
+        return [self.engine.own_rows, *(np.arange(*i) for i in self._boxes.pixels(output))]
 
     def sample_shape(self, output: int) -> Shape:
         """Shape of a sample of an output."""
         return self._traced.outputs[output]
 
     def _structured(self, outputs: Sequence[Tensor]) -> Any:
-        return tree_unflatten(list(outputs), self._traced.structure)
+        return tree_unflatten(outputs_as_asked(self.device, outputs), self._traced.structure)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ParallelModule:
         """Refuse functions that move parameters out of the executor's memory."""
@@ -325,7 +307,7 @@ class ParallelModule(nn.Module):
             saved = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
         saved = {name: t.to(self.device) for name, t in saved.items()}
         saved |= {name: t.clone() for name, t in self._others.items()}
-        destination.update({prefix + name: saved[name] for name in self._names})
+        destination.update({prefix + name: saved[name] for name in self._shapes})
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True,
                         assign: bool = False) -> Any:
@@ -351,14 +333,14 @@ class ParallelModule(nn.Module):
         with self.engine.tensors.turn():
             tensors.put(self.engine.executor, self.tensor_places, given)
         for name in self._others.keys() & given.keys():
-            self._others[name] = given[name].clone()
+            self._others[name].copy_(given[name])
 
     def _differences(self, given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
         """Names of tensors that are missing, are unknown, or have a different shape."""
-        return ([name for name in self._names if name not in given],
-                [name for name in given if name not in self._names],
-                [name for name, place in self.tensor_places.items()
-                 if name in given and tuple(given[name].shape) != place.shape])
+        return ([name for name in self._shapes if name not in given],
+                [name for name in given if name not in self._shapes],
+                [name for name, shape in self._shapes.items()
+                 if name in given and tuple(given[name].shape) != shape])
 
     # -- records -----------------------------------------------------------------------------------
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
@@ -379,22 +361,3 @@ def _from_first(world: World, tensor: Tensor) -> Tensor:
     """Rank 0's tensor, on every rank."""
     array = tensor.detach().cpu().numpy()
     return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)
-
-
-def _in_module(box: Box, module_shape: Shape) -> Box:
-    """The box of a sample with the module's axes.
-
-    The executor treats a signal as an image with one row, and features as an image of one pixel.
-    """
-    if len(box) == len(module_shape):
-        return box
-    if len(module_shape) == 2:
-        return box[0], box[2] if box[1][1] > box[1][0] else (0, 0)
-    return (box[0], *((0, 1) for _ in module_shape[1:]))
-
-
-def _index(rows: NDArray[np.int64]) -> slice | Tensor:
-    """Rows, as a slice if they are consecutive, to avoid a copy."""
-    if len(rows) and rows[-1] - rows[0] + 1 == len(rows):
-        return slice(int(rows[0]), int(rows[-1]) + 1)
-    return torch.from_numpy(rows)

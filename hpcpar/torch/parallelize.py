@@ -11,6 +11,7 @@ from torch import nn
 
 from hpcpar.api.plan import plan as find_plan
 from hpcpar.api.sources import MachineLike
+from hpcpar.comm.device_options import GpuOptions
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels.conv_choice import AUTO
@@ -18,13 +19,16 @@ from hpcpar.network.layers import Outputs, Shape
 from hpcpar.network.read.torch_module import TracedModule, traced
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
+from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.tables import say
 from hpcpar.torch.model import ParallelModule
+from hpcpar.torch.modes import require_one_mode
+from hpcpar.torch.samples import require_one_world
 
-PRECISIONS = {torch.float32: "fp32", torch.float64: "fp64"}
+OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 
-def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = "auto",
+def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
                 device: str = "cpu", **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
@@ -33,8 +37,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     ----------
     module : torch.nn.Module
         The initial weights are those on rank 0.
-    input : tuple of int
-        Shape of a sample, (C, H, W), (C, D, H, W) or (C, W).
+    input : tuple of int, or int
+        Shape of a sample, (C, H, W), (C, D, H, W) or (C, W); or its number of features.
     batch : int
         Samples of a mini-batch, over all ranks.
     plan : str or Plan
@@ -49,7 +53,8 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     device : {'cpu', 'gpu'}
         Where ranks compute. On GPUs, tensors are on this rank's card.
     **options
-        Options of `hpcpar.plan`, if `plan` is a strategy.
+        Options of `hpcpar.plan`, if `plan` is a strategy. ``precision="amp"`` trains a float32
+        module in mixed precision.
 
     Raises
     ------
@@ -59,38 +64,47 @@ def parallelize(module: nn.Module, input: Shape, batch: int, plan: str | Plan = 
     if device == "gpu" and kernels != AUTO:
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
-    trace = ranks.agree(lambda: traced(module, tuple(input), Outputs))
+    require_one_world(ranks)
+    ranks.agree(lambda: require_one_mode(module))
+    trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
-    if len(kinds) > 1 or kind not in PRECISIONS:
+    if len(kinds) > 1 or kind not in OF_PARAMETERS:
         raise InputError(f"the module has parameters of {', '.join(map(str, kinds))}; make all of "
                          "them float32 or float64")
     chosen = ranks.first(lambda: plans.to_json(
-        _plan(trace, batch, plan, ranks, machine, PRECISIONS[kind], options)))
+        _plan(trace, batch, plan, ranks, machine, OF_PARAMETERS[kind], options)))
+    split = plans.from_json(chosen, "the plan")
     if ranks.rank == 0:
-        for note in trace.network.notes:
+        for note in *trace.network.notes, *GpuOptions(device=device).math_notes(split.precision):
             say(f"note: {note}")
-    return ParallelModule(module, trace, plans.from_json(chosen, "the plan"), ranks, seed, kernels,
-                          device)
+    return ParallelModule(module, trace, split, ranks, seed, kernels, device)
+
+
+def _shape_of(given: Shape | int) -> Shape:
+    """The shape of a sample, where a number counts features."""
+    return (given,) if isinstance(given, int) else tuple(given)
 
 
 def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,
           precision: str, options: dict[str, Any]) -> Plan:
     """The plan for the traced network."""
     network = trace.network
-    if "precision" in options:
-        raise InputError(f"precision: the module's parameters decide it, here {precision}; leave "
-                         "it out, and convert the module with module.float() or .double()")
+    asked = options.get("precision", precision)
+    if asked not in _possible(precision):
+        raise InputError(f"precision '{asked}': the module's parameters are in {precision}; pass "
+                         f"{' or '.join(_possible(precision))}, or convert the module with "
+                         "module.float() or .double()")
     if isinstance(given, str) and not os.path.exists(given):
-        return find_plan(network, ranks.size, batch, machine, given, precision=precision,
-                         **options).plan
+        return find_plan(network, ranks.size, batch, machine, given,
+                         **options | {"precision": asked}).plan
     if options:
         raise InputError(f"{', '.join(options)}: a finished plan takes no options; leave them out, "
                          "or name a strategy")
     plan = plans.load(given) if isinstance(given, str) else given
-    if plan.formats.mixed:
-        raise InputError(f"the plan is in {plan.precision}, which hpcpar run executes, but not "
-                         "your own loop; plan with --precision fp32")
+    if plan.formats.mixed and plan.precision not in _possible(precision):
+        raise InputError(f"the plan is in {plan.precision}, but the module's parameters are in "
+                         f"{precision}; convert the module with module.float()")
     if plan.batch != batch:
         raise InputError(f"the plan is for batches of {plan.batch}, not {batch}; pass batch="
                          f"{plan.batch}, or plan again")
@@ -98,4 +112,12 @@ def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, mach
     if differing:
         raise InputError(f"layers of the plan and of module '{network.name}' differ: "
                          f"{', '.join(sorted(differing)[:5])}")
-    return replace(plan, network=NetworkSpec.of(network), precision=precision)
+    return replace(plan, network=NetworkSpec.of(network),
+                   precision=plan.precision if plan.formats.mixed else precision)
+
+
+def _possible(precision: str) -> list[str]:
+    """The precisions of plans for a module with parameters of this one."""
+    weights = PRECISIONS[precision].dtype
+    return [precision, *(name for name, formats in PRECISIONS.items()
+                         if formats.mixed and formats.dtype == weights)]

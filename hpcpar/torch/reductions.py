@@ -23,7 +23,7 @@ class _Sum(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, model: ParallelModule) -> Tensor:
-        engine, own = model.engine, values.detach().cpu().numpy().astype(np.float64)
+        engine, own = model.engine, values.detach().double().cpu().numpy()
         own = own if engine.counts else np.zeros_like(own)
         small = own.size <= _SHARED
         parts = engine.share("a sum over ranks", own if small else own.shape).values()
@@ -67,7 +67,7 @@ def sum(values: Tensor, model: ParallelModule) -> Tensor:
         Sums over this rank's box of the outputs, such as ``values.sum()`` for a sum over the batch
         or ``values.sum((0, 2, 3))`` for sums by class.
     """
-    result: Tensor = _Sum.apply(values, model)
+    result: Tensor = _Sum.apply(_wide(values), model)
     return result
 
 
@@ -81,6 +81,7 @@ def mean(values: Tensor, model: ParallelModule) -> Tensor:
         ``reduction="none"``.
     """
     count = torch.tensor(float(values.numel()), dtype=torch.float64)
+    values = _wide(values)
     return sum(values.sum(), model) / sum(count, model).to(values)
 
 
@@ -89,8 +90,13 @@ def gather(values: Tensor, model: ParallelModule, of: int = 0) -> Tensor:
 
     It does not work with micro-batches.
     """
-    result: Tensor = _Gather.apply(values, model, of)
-    return result
+    result: Tensor = _Gather.apply(_wide(values), model, of)
+    return result.to(values)
+
+
+def _wide(values: Tensor) -> Tensor:
+    """Values in float32 if they are bfloat16, which counts to 256 only."""
+    return values.float() if values.dtype is torch.bfloat16 else values
 
 
 def clip_grad_norm_(model: ParallelModule, max_norm: float, norm_type: float = 2.0) -> Tensor:

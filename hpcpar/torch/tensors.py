@@ -110,6 +110,15 @@ def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
         yield name, to_torch(value), to_torch(gradient), bool(first and not k)
 
 
+def own_statistics(executor: Executor, by_name: Mapping[str, TensorPlace],
+                   to_torch: Callable[[Array], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Name and value of this rank's part of each running statistic, in the executor's memory."""
+    for name, place in by_name.items():
+        if place.what in RUNNING:
+            buffers = executor.parameters[place.layer.name].buffers
+            yield name, to_torch(buffers[RUNNING.index(place.what)])
+
+
 def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
           ) -> dict[str, Tensor]:
     """All whole tensors of the module, on every rank; all ranks call it together."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +125,7 @@ def test_labels_of_another_image_are_refused(batch: tuple[Tensor, Tensor]) -> No
         model.local(labels[:, ::2, ::2])
     with pytest.raises(InputError, match="for output 1, which has 6x6"):
         model.step(batch[0], [labels, labels], lambda outputs, own: outputs["out"].sum())
-    rows, columns = (stop - start for start, stop in model._pixels(0)[1:])
+    rows, columns = (stop - start for start, stop in model._boxes.pixels(0)[1:])
     if world().size > 1:
         with pytest.raises(InputError, match=f"labels of {rows}x{columns} pixels for output 0"):
             model.local(labels[:, :rows, :columns])
@@ -277,9 +276,7 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         parallel(plain(), "data", synchronization="sharded")
     with pytest.raises(InputError, match=f"the plan is for batches of {BATCH}, not {BATCH + 1}"):
         parallelize(plain().double(), (2, 12, 12), BATCH + 1, model.plan)
-    with pytest.raises(InputError, match="the plan is in amp, which hpcpar run executes, but not"):
-        parallelize(plain().double(), (2, 12, 12), BATCH, replace(model.plan, precision="amp"))
-    with pytest.raises(InputError, match="precision: the module's parameters decide it, here fp64"):
+    with pytest.raises(InputError, match="precision 'fp32': the module's parameters are in fp64"):
         parallel(plain(), "data", precision="fp32")
 
 
@@ -401,13 +398,3 @@ def test_a_loops_record_can_be_compared(path: Path, batch: tuple[Tensor, Tensor]
         row = compare_one(record)
         assert row.phases["outside"]["compute"].measured_s > 0
         assert row.phases["backward"]["compute"].measured_s > 0
-
-
-def test_autocast_around_the_model_is_refused(batch: tuple[Tensor, Tensor],
-                                              communicator: Communicator) -> None:
-    model = parallel(plain())
-    with torch.autocast("cpu", torch.bfloat16):
-        with pytest.raises(InputError, match=r"compute in fp64: call the model outside of torch"):
-            model(batch[0])
-        with torch.autocast("cpu", enabled=False):
-            assert model(batch[0]).dtype is torch.float64

@@ -29,6 +29,8 @@ from tests.mpi.few_ranks import few_ranks
 from tests.mpi.test_lightning import *  # noqa: F403
 from tests.mpi.test_torch import *  # noqa: F403
 from tests.mpi.test_torch import parallel, plain
+from tests.mpi.test_torch_honest import *  # noqa: F403
+from tests.mpi.test_torch_mixed import *  # noqa: F403
 from tests.mpi.test_torch_pieces import *  # noqa: F403
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))

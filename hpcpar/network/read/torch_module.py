@@ -97,6 +97,12 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
         export = importlib.import_module("torch.export").export
     except ImportError as err:
         raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
+    for part_name, part in module.named_modules():
+        keeps = getattr(part, "running_mean", None) is not None
+        if keeps and getattr(part, "momentum", 0) is None:
+            raise InputError(f"module '{name}': '{part_name}' averages its statistics over all "
+                             "batches (momentum=None), which cannot be read; give it a number, as "
+                             "in momentum=0.1")
     modes = [(part, part.training) for part in module.modules()]
     first = next(iter(module.parameters()), torch.zeros(1))
     images = torch.zeros(SAMPLES, *shape, dtype=first.dtype, device=first.device)
@@ -136,6 +142,11 @@ class _Reader:
         for fx in self.program.graph.nodes:
             if fx.op == "placeholder":
                 self._placeholder(fx)
+            elif fx.op == "get_attr":
+                raise InputError(f"module '{self.name}': a part that runs under torch.no_grad, or "
+                                 "in checkpoint(..., use_reentrant=True), cannot be read: freeze "
+                                 "parameters with requires_grad_(False), and call checkpoint with "
+                                 "use_reentrant=False")
             elif fx.op == "output":
                 outputs = list(pytree_leaves(fx.args[0]))
             else:

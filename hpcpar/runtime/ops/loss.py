@@ -164,6 +164,8 @@ class MeanSquaredErrorOp(LossOp):
 class OutputsOp(Operator):
     """Passes the outputs to the caller, and gets their gradients from it."""
 
+    takes_bfloat16 = True
+
     def forward(self) -> None:
         assert self.ctx.caller is not None
         self.ctx.caller.take(self.ctx.part, self.blocks.xs)

@@ -10,6 +10,7 @@ import pytest
 torch = pytest.importorskip("torch", exc_type=ImportError)
 from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from hpcpar.cli.main import main  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
@@ -162,6 +163,10 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: nn.InstanceNorm2d(3, track_running_stats=True), "node 'instance_norm' (instance_norm."
      "default): operator instance_norm.default is not supported; leave track_running_stats=True "
      "out: each image has its own statistics"),
+    (lambda: nn.BatchNorm2d(3, momentum=None), "averages its statistics over all batches "
+     "(momentum=None), which cannot be read; give it a number"),
+    (lambda: Written(lambda x: checkpoint(torch.relu, x.mean((2, 3)), use_reentrant=True)),
+     "checkpoint(..., use_reentrant=True), cannot be read: freeze parameters"),
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a "
      "network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
