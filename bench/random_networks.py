@@ -86,8 +86,8 @@ def truth(seed: int) -> Truth:
 
 
 def truth_of(module: Any, shape: tuple[int, ...], batch: int,
-             loss: type[Loss] = SoftmaxCrossEntropy) -> Truth:
-    """The network of a float64 module, and what PyTorch computes.
+             loss: type[Loss] = SoftmaxCrossEntropy, network: Network | None = None) -> Truth:
+    """The network of a float64 module, or `network`, and what PyTorch computes.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def truth_of(module: Any, shape: tuple[int, ...], batch: int,
 
     from hpcpar.network import from_torch
 
-    network = from_torch(module, shape, loss)
+    network = network or from_torch(module, shape, loss)
     x = torch.randn(batch, *shape, dtype=torch.float64)
     y = module.train()(x)
     if loss is MeanSquaredError:

@@ -10,7 +10,8 @@ from hpcpar.network.layers import Activation, Layer, Loss, PassWork, Shape, Wind
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.onnx_ops import reads_onnx
 from hpcpar.network.read.operations import Node
-from hpcpar.network.read.torch_ops import Call, reads_torch
+from hpcpar.network.read.torch_call import Call
+from hpcpar.network.read.torch_ops import reads_torch
 from hpcpar.network.receptive_field import Full, Relation, Same, Window
 from hpcpar.plan.frameworks import FRAMEWORKS, Framework
 from hpcpar.plan.optimizers import Optimizer, Update

@@ -8,6 +8,7 @@ from typing import Any
 
 import cupy as cp
 import numpy as np
+from cupyx.scipy import special
 
 from hpcpar.errors import InputError
 from hpcpar.kernels import (
@@ -328,6 +329,7 @@ class CupyBackend(Launching, CupyStreams, Backend):
     # -- local response normalization and elementwise ----------------------------------------------
     lrn_forward = cupy_elementwise.lrn_forward
     lrn_backward = cupy_elementwise.lrn_backward
+    erf = staticmethod(special.erf)
     activation_forward = cupy_elementwise.activation_forward
     activation_backward = cupy_elementwise.activation_backward
     dropout_mask = cupy_elementwise.dropout_mask

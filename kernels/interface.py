@@ -341,6 +341,10 @@ class Backend(Streams, ABC):
         """
 
     @abstractmethod
+    def erf(self, x: Array) -> Array:
+        """A new array: the error function of each element."""
+
+    @abstractmethod
     def dropout_mask(self, key: int, start: tuple[int, ...], shape: tuple[int, ...],
                      extent: tuple[int, ...], rate: float, out: Array) -> None:
         """out = 1 / (1 - rate) for kept elements, else 0.

@@ -135,6 +135,7 @@ class NumpyBackend(Scratch, Backend):
     lrn_forward = numpy_lrn.lrn_forward
     lrn_backward = numpy_lrn.lrn_backward
 
+    erf = staticmethod(numpy_activations.erf)
     activation_forward = staticmethod(numpy_activations.activation_forward)
     activation_backward = staticmethod(numpy_activations.activation_backward)
     dropout_mask = numpy_elementwise.dropout_mask

@@ -9,6 +9,7 @@ a reference run without PyTorch.
 from __future__ import annotations
 
 import itertools
+import math
 from functools import partial
 from typing import Any, cast
 
@@ -499,3 +500,12 @@ def test_bound_weight_gradients_of_pixels(backend: Backend, stride: int, images:
         np.testing.assert_array_equal(fetch(dw), fetch(expected))
         pixels = fetch(x)[:, slice(*inputs), ::stride, ::stride]
         check(dw, np.einsum("nohw,nihw->oi", fetch(dy).astype(float), pixels)[..., None, None])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_error_function(backend: Backend, dtype: Any) -> None:
+    host = 2 * random(3, (3, 4, 5), dtype)
+    host[0, 0] = [0, -8, 8, np.inf, 1e-3]
+    want = [math.erf(t) for t in host.ravel()]
+    np.testing.assert_allclose(fetch(backend.erf(place(backend, host, 0))),
+                               np.reshape(want, host.shape), rtol=4 * np.finfo(dtype).eps)

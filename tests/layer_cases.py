@@ -52,6 +52,7 @@ from hpcpar.network.layers import (
     Mish,
     Multiply,
     Pad,
+    Pointwise,
     PReLU,
     ReLU,
     Select,
@@ -181,6 +182,24 @@ def cases(parts: int) -> dict[str, LayerCase]:
         "elu": case(ELU, alpha=0.7, scale=1.2),
         "mish": case(Mish),
         "affine": case(Affine, scale=-2.0, shift=0.5),
+        "formula": case(Pointwise, steps=(("exp", "x0"), ("add", 1.0, "t0"), ("log", "t1"),
+                                          ("tanh", "t2"), ("mul", "x0", "t3"))),
+        "formula of volumes": case(Pointwise, 3, inputs=2, steps=(
+            ("greater", "x0", "x1"), ("sub", "x0", "x1"), ("where", "t0", "t1", "x1"))),
+        "formula without kept inputs": case(Pointwise, inputs=2, steps=(
+            ("mul", 3.0, "x1"), ("sub", "x0", "t0"))),
+        "formula of features": case(Pointwise, 0, parameter=(width + 1,), steps=(
+            ("sigmoid", "w"), ("mul", "x0", "t0"), ("sin", "t1"))),
+        "formula with a number for each channel": case(
+            Pointwise, inputs=3, parameter=(width,), initial=0.5, steps=(
+                ("mul", "x0", "w"), ("erf", "t0"), ("sub", "t1", "x1"), ("mul", "t2", "x2"))),
+        "formula with one number": case(Pointwise, parameter=(1,), steps=(
+            ("mul", "x0", "w"), ("sigmoid", "t0"), ("mul", "t1", "x0"))),
+        "formula with positions": case(
+            Pointwise, parameter=(width, 2 * p + 3, p + 4), initial=0.0,
+            steps=(("add", "x0", "w"), ("atan", "t0"))),
+        "formula with a map": case(Pointwise, parameter=(1, 2 * p + 3, 1), steps=(
+            ("square", "x0"), ("add", "t0", 1.0), ("div", "w", "t1"))),
         "prelu": case(PReLU),
         "prelu with one slope": case(PReLU, shared=True),
         "scale": case(ChannelScale),

@@ -36,6 +36,7 @@ from hpcpar.network.layers import (
     MeanSquaredError,
     Multiply,
     Pad,
+    Pointwise,
     PReLU,
     Select,
     SoftmaxCrossEntropy,
@@ -134,6 +135,8 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return x * xs[1].reshape(xs[1].shape + (1,) * (x.ndim - xs[1].ndim))
     if isinstance(layer, Activation):
         return activation(layer, x)
+    if isinstance(layer, Pointwise):
+        return formula(layer, xs, weights)
     simple = {Flatten: lambda t: t.flatten(1),
               GlobalAvgPool: lambda t: t.flatten(2).mean(2),
               GlobalMaxPool: lambda t: t.flatten(2).max(2).values}
@@ -158,6 +161,35 @@ def activation(layer: Activation, x: Any) -> Any:
         "elu": lambda t: torch.where(t > 0, t, a * torch.expm1(t.clamp(max=0))) * b,
     }
     return functions[layer.kind](x)
+
+
+#: PyTorch's functions where they have another name than the table's.
+_OTHER_NAMES: dict[str, Any] = {
+    "less": torch.lt, "less_equal": torch.le, "greater": torch.gt, "greater_equal": torch.ge,
+    "equal": torch.eq, "not_equal": torch.ne, "softplus": f.softplus, "relu": f.relu,
+    "clamp_min": lambda a, b: torch.clamp(a, min=b),
+    "clamp_max": lambda a, b: torch.clamp(a, max=b),
+    "heaviside": lambda a: torch.heaviside(a.detach(), torch.full_like(a, 0.5)) + 0 * a,
+    "where": lambda a, b, c: torch.where(a != 0, b, c), "detach": lambda a: a.detach(),
+}
+
+
+def function(op: str) -> Any:
+    """PyTorch's function for an operator of formulas."""
+    return _OTHER_NAMES.get(op) or getattr(torch, op)
+
+
+def formula(layer: Pointwise, xs: list[Any], weights: list[Any]) -> Any:
+    """The value of a layer's formula."""
+    values = {f"x{i}": x for i, x in enumerate(xs)}
+    if layer.parameter:
+        values["w"] = weights[0].reshape(layer.parameter + (1,) * (
+            xs[0].ndim - 1 - len(layer.parameter)))
+    for number, (op, *arguments) in enumerate(layer.steps):
+        given = (values[a] if isinstance(a, str) else torch.full_like(xs[0], a) for a in arguments)
+        result = function(op)(*given)
+        values[f"t{number}"] = result.to(xs[0].dtype)
+    return result
 
 
 def average(layer: AvgPool3d, x: Any) -> Any:

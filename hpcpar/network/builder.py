@@ -21,7 +21,7 @@ from hpcpar.network.layers import (
 from hpcpar.network.layers.loss import LOSSES
 
 #: Value of a layer's field.
-Option = float | str | Sequence[int]
+Option = float | str | Sequence[int] | Sequence[tuple[str | float, ...]]
 
 
 class Graph:

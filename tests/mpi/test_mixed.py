@@ -27,6 +27,7 @@ from hpcpar.network.layers import (
     Dropout,
     Flatten,
     Linear,
+    Pointwise,
     SiLU,
     SoftmaxCrossEntropy,
     Tanh,
@@ -63,6 +64,8 @@ def smooth() -> Network:
     net.add(SiLU, "silu2")
     net.add(Flatten, "flat")
     net.add(Linear, "fc1", out_features=24)
+    net.add(Pointwise, "formula", parameter=(24,), steps=(
+        ("mul", "x0", "w"), ("erf", "t0"), ("softplus", "x0"), ("sub", "t2", "t1")))
     net.add(Tanh, "tanh3")
     net.add(Dropout, "drop", rate=0.5)
     net.add(Linear, "fc2", out_features=6)

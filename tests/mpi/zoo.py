@@ -46,6 +46,7 @@ from hpcpar.network.layers import (
     Multiply,
     Pad,
     Pair,
+    Pointwise,
     PReLU,
     ReLU,
     Select,
@@ -303,6 +304,8 @@ def channelwise() -> Network:
     y = net.add(Dropout, "drop2", rate=0.4, unit="sample")
     net.add(Add, "sum", after=(x, y))
     net.add(ELU, "elu", alpha=0.7, scale=1.2)
+    net.add(Pointwise, "formula", after=(net.last, y), parameter=(8, 9, 10), initial=0.3, steps=(
+        ("mul", "x0", "w"), ("softplus", "t0"), ("div", "x1", "t1")))
     net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2)
     net.add(ChannelScale, "scale2")
     net.add(ChannelShift, "shift2")

@@ -34,6 +34,7 @@ from hpcpar.network.layers.pointwise import (
     Flatten,
     LeakyReLU,
     Mish,
+    Pointwise,
     ReLU,
     Sigmoid,
     SiLU,

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from msgspec import Meta
 
 from hpcpar.errors import InputError
+from hpcpar.network.layers.formula import Steps
 from hpcpar.network.receptive_field import Relation, Same
 
 #: Extents of a sample, or one number for each image axis.
@@ -149,6 +150,13 @@ class Layer:
     def lends_to(self, reader: Layer) -> bool:
         """True if `reader`, working in place, may overwrite this layer's output."""
         return self.lends_output
+
+    @property
+    def formula(self) -> Steps:
+        """The layer as a formula (`hpcpar.network.layers.formula`), with which a reader may join
+        it; () if it is not one.
+        """
+        return ()
 
     @property
     def learns(self) -> bool:

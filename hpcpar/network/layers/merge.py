@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from hpcpar.errors import InputError
 from hpcpar.network.layers.base import NO_WORK, Layer, PassWork, Shape
+from hpcpar.network.layers.formula import Steps
 from hpcpar.network.receptive_field import Offset, Relation, Same
 
 
@@ -32,6 +33,11 @@ class Add(Layer):
 
     def forward_flops(self, x: Shape) -> float:
         return float((len(self.inputs) - 1) * math.prod(x))
+
+    @property
+    def formula(self) -> Steps:
+        sums = (("add", f"t{i - 1}", f"x{i + 1}") for i in range(1, len(self.inputs) - 1))
+        return (("add", "x0", "x1"), *sums)
 
     def work(self, op: str) -> PassWork:
         """The gradient of each input equals the output's, so that backward computes nothing."""
@@ -59,6 +65,10 @@ class Multiply(Layer):
                 f"layer '{self.name}' (multiply) reads shapes {', '.join(map(str, (x, *more)))}; "
                 f"name two inputs of one shape, or an image and then one feature per channel")
         return x
+
+    @property
+    def formula(self) -> Steps:
+        return (("mul", "x0", "x1"),)
 
     def forward_flops(self, x: Shape) -> float:
         return float(math.prod(x))

@@ -20,7 +20,6 @@ from hpcpar.network.layers import (
     ChannelShift,
     Clip,
     Dropout,
-    Expand,
     GroupNorm,
     Layer,
     LayerNorm,
@@ -28,13 +27,12 @@ from hpcpar.network.layers import (
     Multiply,
     PReLU,
     ReLU,
-    Select,
-    Upsample,
 )
 from hpcpar.network.layers.base import image_of, shape_text
+from hpcpar.network.read.import_formulas import clamp, number, of_one_shape, pointwise
 from hpcpar.network.read.import_views import TensorView
 from hpcpar.network.read.importer import Importer
-from hpcpar.network.read.operations import Node, decimal
+from hpcpar.network.read.operations import Node
 
 
 def plain(kind: type[Layer]) -> Callable[[Importer, Node], str]:
@@ -53,25 +51,14 @@ def gelu(imp: Importer, node: Node) -> str:
 
 
 def clip(imp: Importer, node: Node) -> str:
-    """Clip; without an upper bound, a clip at zero is a ReLU."""
+    """Clip, by tensors or numbers; without an upper bound, a clip at zero is a ReLU."""
+    if any(name in imp.layer_names or name in imp.views for name in node.inputs[1:]):
+        return clamp(imp, node)
     low = imp.number(node, 1, node.number("min", -math.inf))
     high = imp.number(node, 2, node.number("max", math.inf))
     if (low, high) == (0, math.inf):
         return imp.add(ReLU, node)
     return imp.add(Clip, node, low=low, high=high)
-
-
-def hard_sigmoid(imp: Importer, node: Node, suffix: str = "") -> str:
-    """HardSigmoid: clip(alpha x + beta, 0, 1)."""
-    alpha, beta = node.number("alpha", 0.2), node.number("beta", 0.5)
-    line = imp.add(Affine, node, suffix=f"{suffix}.line", scale=alpha, shift=beta)
-    return imp.add(Clip, node, [line], suffix, low=0.0, high=1.0)
-
-
-def hard_swish(imp: Importer, node: Node) -> str:
-    """HardSwish: x clip(x / 6 + 1 / 2, 0, 1)."""
-    gate = hard_sigmoid(imp, replace(node, attributes={"alpha": 1 / 6, "beta": 0.5}), ".gate")
-    return imp.add(Multiply, node, [imp.source(node), gate])
 
 
 def dropout(imp: Importer, node: Node) -> str:
@@ -85,16 +72,8 @@ def dropout(imp: Importer, node: Node) -> str:
 def _fixed(imp: Importer, node: Node) -> tuple[int, float] | None:
     """Position and value of an untrained number among two inputs, if there is one."""
     place = _constant(imp, node)
-    if place is None:
-        return None
-    constant = imp.constants[node.inputs[place]]
-    single = math.prod(constant.dims) == 1 and not imp.operations.exact_sharing
-    if constant.trained and not single:
-        return None
-    value = imp.value(node, place)
-    if value is None or np.ptp(value):
-        return None
-    return place, decimal(value.ravel()[:1])
+    value = None if place is None else number(imp, node, node.inputs[place])
+    return None if place is None or value is None else (place, value)
 
 
 def _constant(imp: Importer, node: Node) -> int | None:
@@ -103,18 +82,20 @@ def _constant(imp: Importer, node: Node) -> int | None:
 
 
 def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
-    """A layer that trains the constant among two inputs; None if both depend on the image."""
+    """A layer that trains the constant among two inputs; None if both depend on the image, or if
+    it is computed, or is not one number per channel or one for all.
+    """
     place = _constant(imp, node)
     if place is None:
         return None
     constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
+    if constant.node is not None:
+        return None
     rank = len(imp.pixels_of(x)) + 1
     dims = (1,) * (rank - len(constant.dims)) + constant.dims
     count = math.prod(constant.dims)
     if count != 1 and (count != x[0] or dims[len(dims) - rank] != x[0]):
-        raise node.error(f"input '{node.inputs[place]}' is a constant of shape "
-                         f"{shape_text(constant.dims)}; only one number per channel or one for all "
-                         "are supported there")
+        return None
     imp.weights(node, place)
     return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])
 
@@ -127,42 +108,16 @@ def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
 
 def add(imp: Importer, node: Node) -> str:
     """Add, Sum: layers, or a layer and numbers."""
-    number = _fixed(imp, node)
-    if number:
-        return _affine(imp, node, 1 - number[0], 1.0, number[1])
+    fixed = _fixed(imp, node)
+    if fixed:
+        return _affine(imp, node, 1 - fixed[0], 1.0, fixed[1])
     shifted = _channelwise(imp, node, ChannelShift)
-    if shifted:
-        return shifted
-    sources = _of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
+    if shifted or _constant(imp, node) is not None:
+        return shifted or pointwise(imp, node, ("add", "x0", "x1"))
+    sources = of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
     if len(sources) > 1 and len(set(sources)) == 1:
         return _affine(imp, node, 0, float(len(sources)), 0.0)
     return sources[0] if len(sources) == 1 else imp.add(Add, node, sources)
-
-
-def _of_one_shape(imp: Importer, node: Node, sources: list[str], gate: bool = False) -> list[str]:
-    """Broadcasts the sources: repeats single channels and single pixels to the common shape.
-
-    Parameters
-    ----------
-    gate : bool
-        Whether the second source may stay features, one per channel of the first.
-    """
-    shapes = [imp.graph.shapes[name] for name in sources]
-    rank = max(map(len, shapes))
-    common = tuple(max(s[axis] for s in shapes if len(s) > axis) for axis in range(rank))
-    out = []
-    for number, (name, shape) in enumerate(zip(sources, shapes, strict=True)):
-        suffix = f".part{number}"
-        if shape[0] == 1 < common[0]:
-            name = imp.add(Select, node, [name], suffix, channels=(0,) * common[0])
-        if len(shape) == 1 < rank and not (gate and number == 1):
-            name = imp.add(Expand, node, [name], f"{suffix}.image", size=common[1:])
-        elif len(shape) == rank > 1 and shape[1:] != common[1:]:
-            if any(n not in (1, c) for n, c in zip(shape[1:], common[1:], strict=True)):
-                raise node.error(f"images {' and '.join(map(shape_text, shapes))} do not fit")
-            name = imp.add(Upsample, node, [name], f"{suffix}.image", size=common[1:])
-        out.append(name)
-    return out
 
 
 def add_scaled(imp: Importer, node: Node) -> str:
@@ -174,11 +129,10 @@ def add_scaled(imp: Importer, node: Node) -> str:
 
 def subtract(imp: Importer, node: Node) -> str:
     """Sub: layers, or a layer and a number."""
-    number = _fixed(imp, node)
-    if number is None:
-        minus = _affine(imp, node, 1, -1.0, 0.0, ".minus")
-        return imp.add(Add, node, _of_one_shape(imp, node, [imp.source(node), minus]))
-    place, value = number
+    fixed = _fixed(imp, node)
+    if fixed is None:
+        return pointwise(imp, node, ("sub", "x0", "x1"))
+    place, value = fixed
     return _affine(imp, node, 0, 1.0, -value) if place else _affine(imp, node, 1, -1.0, value)
 
 
@@ -187,17 +141,15 @@ def multiply(imp: Importer, node: Node) -> str:
     place = _constant(imp, node)
     if place is not None and imp.constants[node.inputs[place]].kept:
         return _stochastic_depth(imp, node, place)
-    number = _fixed(imp, node)
-    if number:
-        return _affine(imp, node, 1 - number[0], number[1], 0.0)
+    fixed = _fixed(imp, node)
+    if fixed:
+        return _affine(imp, node, 1 - fixed[0], fixed[1], 0.0)
     scaled = _channelwise(imp, node, ChannelScale)
-    if scaled:
-        return scaled
+    if scaled or place is not None or node.inputs[0] == node.inputs[1]:
+        return scaled or pointwise(imp, node, ("mul", "x0", "x1"))
     sources = sorted((imp.source(node, i) for i in (0, 1)),
                      key=lambda name: (-len(imp.graph.shapes[name]), -imp.graph.shapes[name][0]))
-    sources = _of_one_shape(imp, node, sources, gate=True)
-    if sources[0] == sources[1]:
-        sources[1] = _affine(imp, node, 0, 1.0, 0.0, ".copy")
+    sources = of_one_shape(imp, node, sources, gate=True)
     return imp.add(Multiply, node, sources)
 
 
@@ -213,11 +165,10 @@ def _stochastic_depth(imp: Importer, node: Node, place: int) -> str:
     return imp.add(Dropout, node, [source], "", rate=factor.drops, unit="sample")
 
 
-def square(imp: Importer, node: Node) -> str:
-    """Pow by 2."""
-    if imp.number(node, 1, 0.0) != 2:
-        raise node.error("only squares are supported; use an activation, or LRN")
-    return multiply(imp, replace(node, inputs=(node.inputs[0],) * 2))
+def power(imp: Importer, node: Node) -> str:
+    """Pow."""
+    fixed = _fixed(imp, node)
+    return pointwise(imp, node, ("square", "x0") if fixed == (1, 2.0) else ("pow", "x0", "x1"))
 
 
 def prelu(imp: Importer, node: Node) -> str:
@@ -238,11 +189,11 @@ def elu(imp: Importer, node: Node) -> str:
 
 
 def divide(imp: Importer, node: Node) -> str:
-    """Div by a number."""
-    scalar = _fixed(imp, node)
-    if scalar is None or scalar[0] == 0:
-        raise node.error("supports only division by a number; multiply layers instead")
-    return _affine(imp, node, 0, 1 / scalar[1], 0.0)
+    """Div."""
+    fixed = _fixed(imp, node)
+    if fixed and fixed[0]:
+        return _affine(imp, node, 0, 1 / fixed[1], 0.0)
+    return pointwise(imp, node, ("div", "x0", "x1"))
 
 
 def negate(imp: Importer, node: Node) -> str:

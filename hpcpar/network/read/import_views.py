@@ -31,9 +31,8 @@ ViewConversion: TypeAlias = "Callable[[Importer, Node], TensorView]"
 Conversion: TypeAlias = Callable[[Importer, Node], "str | TensorView"]
 #: Elementwise operators: applying them to a view or to its layer gives the same values.
 ELEMENTWISE = frozenset((
-    "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
-    "Mul", "Neg", "Relu", "Sigmoid", "Selu", "Silu", "Sub", "Sum",
-    "Tanh"))
+    "Add", "Clip", "Div", "Dropout", "Elu", "Gelu", "LeakyRelu", "Max", "Min", "Mish", "Mul",
+    "Neg", "Pow", "Relu", "Sigmoid", "Selu", "Silu", "Sub", "Sum", "Tanh"))
 
 
 def _moved(move: Callable[[Importer, Node, Index], Index]) -> ViewConversion:

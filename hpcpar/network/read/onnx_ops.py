@@ -11,12 +11,14 @@ from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.layers.loss import Loss
+from hpcpar.network.read import import_formulas as formulas
 from hpcpar.network.read import import_pointwise as pointwise
 from hpcpar.network.read import import_products as products
 from hpcpar.network.read import import_views as views
 from hpcpar.network.read import import_windows as windows
 from hpcpar.network.read.import_views import Conversion
 from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.join_formulas import joined
 from hpcpar.network.read.operations import Operations, first_three
 from hpcpar.network.read.patterns import merged
 
@@ -27,6 +29,7 @@ OPERATORS: dict[str, Conversion] = {
     "AddScaled": pointwise.add_scaled,
     "AveragePool": windows.pool,
     "BatchNormalization": pointwise.batch_norm,
+    "Cast": formulas.cast,
     "Clip": pointwise.clip,
     "Concat": views.concat,
     "Conv": windows.convolution,
@@ -38,12 +41,11 @@ OPERATORS: dict[str, Conversion] = {
     "Flatten": views.flatten,
     "Gather": views.gather,
     "Gelu": pointwise.gelu,
+    "Glu": formulas.glu,
     "Gemm": products.gemm,
     "GlobalAveragePool": windows.pool_all,
     "GlobalMaxPool": windows.pool_all,
     "GroupNormalization": pointwise.group_norm,
-    "HardSigmoid": pointwise.hard_sigmoid,
-    "HardSwish": pointwise.hard_swish,
     "Identity": views.identity,
     "InstanceNormalization": pointwise.group_norm,
     "LRN": pointwise.lrn,
@@ -51,13 +53,15 @@ OPERATORS: dict[str, Conversion] = {
     "LeakyRelu": pointwise.leaky_relu,
     "LogSoftmax": products.softmax,
     "MatMul": products.matmul,
+    "Max": formulas.folded("maximum"),
     "MaxPool": windows.pool,
+    "Min": formulas.folded("minimum"),
     "Mish": pointwise.plain(layers.Mish),
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
     "PRelu": pointwise.prelu,
     "Pad": windows.pad,
-    "Pow": pointwise.square,
+    "Pow": pointwise.power,
     "ReduceMax": windows.pool_all,
     "ReduceMean": windows.pool_all,
     "ReduceSum": views.reduce_sum,
@@ -80,8 +84,10 @@ OPERATORS: dict[str, Conversion] = {
     "Transpose": views.transpose,
     "Unsqueeze": views.unsqueeze,
     "Upsample": windows.resize,
+    **dict.fromkeys(formulas.FORMULAS, formulas.by_table),
 }
-OPERATORS |= {name: views.elementwise(OPERATORS[name]) for name in views.ELEMENTWISE}
+OPERATORS |= {name: views.elementwise(OPERATORS[name])
+              for name in (*views.ELEMENTWISE, *formulas.FORMULAS)}
 
 
 def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
@@ -123,9 +129,10 @@ def build(operations: Operations, name: str, shape: Shape,
     pixels = {"pixels": importer.graph.shapes[ends[0]][1:]} if loss.outside else {}
     try:
         importer.graph.keep(ends)
+        origins = joined(importer.graph, ends, importer.origins)
         notes = (*importer.notes(), *_frozen(importer.graph, loss), *_unused(operations))
         importer.graph.add(loss, "loss", after=ends, **pixels)
-        return replace(importer.graph.build(), notes=notes, origins=importer.origins)
+        return replace(importer.graph.build(), notes=notes, origins=origins)
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err
 

@@ -19,8 +19,6 @@ Attribute = float | bytes | Sequence[int] | Sequence[float]
 
 #: Advice in errors for common operators without a layer.
 REMEDIES = {
-    "softplus": "use ReLU or SiLU, or add the layer (docs/how-to/extend.md)",
-    "detach.default": "no layer stops gradients; leave it out",
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
                     "attention over pixels is out of scope"),
     "depthtospace": "use upsampling or a transposed convolution",
@@ -52,6 +50,8 @@ class Constant:
     drops, kept : float
         For random factors of samples (stochastic depth): the share of samples with factor 0, and
         the factor of the others.
+    node : Node or None
+        The operator that computes it from other constants, if its value is not known.
     """
 
     dims: tuple[int, ...]
@@ -62,6 +62,7 @@ class Constant:
     frozen: bool = False
     drops: float = 0.0
     kept: float = 0.0
+    node: Node | None = None
 
     @property
     def trained(self) -> bool:

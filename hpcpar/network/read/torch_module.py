@@ -15,14 +15,12 @@ from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.onnx_ops import build
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
 from hpcpar.network.read.torch_ops import (
     EMPTY,
     PARTS,
     RESHAPES,
     TRANSLATIONS,
-    Call,
-    Tensor,
-    UnknownCall,
 )
 
 if TYPE_CHECKING:
@@ -253,7 +251,8 @@ class _Reader:
         a tensor with unknown values.
         """
         first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
-        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous"):
+        if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous") or (
+                first.frozen and call.name in ("detach", "lift_fresh_copy")):
             return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
         if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
             return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)
@@ -266,7 +265,17 @@ class _Reader:
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
                                            if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(_shape(fx), _unread, origins, remark, computed=True)
+        return Constant(_shape(fx), _unread, origins, remark, computed=True,
+                        node=self._operator(fx, call) if origins else None)
+
+    def _operator(self, fx: FxNode, call: Call) -> Node | None:
+        """The operator of a call on constants; None if it has no translation."""
+        try:
+            op, inputs, attributes = TRANSLATIONS[call.name](call)
+        except (KeyError, UnknownCall):
+            return None
+        self.constants |= call.literals
+        return Node(op, fx.name, inputs, (fx.name,), attributes)
 
     def _share(self, sum_: FxNode) -> float | None:
         """The number added to one uniform random number per sample, or None."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import cast
 
 import numpy as np
 
-from hpcpar.network.layers.base import Shape
-from hpcpar.network.read.operations import Array, Attribute, Constant
+from hpcpar.network.read.operations import Attribute
+from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
+from hpcpar.network.read.torch_names import ONE, TWO
 
 #: Operators that keep all values in order; the shape of the result defines them.
 RESHAPES = ("view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "_unsafe_view",
@@ -19,85 +19,6 @@ EMPTY = ("empty", "new_empty", "empty_like")
 #: Operators that return several parts of the first argument along an axis.
 PARTS = ("split", "split_with_sizes", "chunk", "tensor_split", "unbind")
 _MODES = {"circular": b"wrap", "replicate": b"edge"}
-
-
-class UnknownCall(Exception):
-    """A call without a translation: a variant of an operator with unsupported arguments."""
-
-
-class Tensor(str):
-    """Name of a tensor among the arguments of a call."""
-
-
-@dataclass
-class Call:
-    """A call of an operator.
-
-    Attributes
-    ----------
-    result : str
-        Name of the result.
-    values : dict
-        Arguments by name: tensors, numbers, lists.
-    shape, input_shape : tuple of int
-        Sample shapes of the result and of the first argument.
-    literals : dict
-        Constants that the translation adds as inputs of the ONNX operator.
-    """
-
-    name: str
-    result: str
-    values: Mapping[str, object]
-    shape: Shape
-    input_shape: Shape
-    literals: dict[str, Constant] = field(default_factory=dict)
-
-    def tensors(self, *names: str) -> tuple[str, ...]:
-        """Names of tensor arguments; numbers become constants, and omitted arguments ''."""
-        return tuple(self._tensor(self.values.get(name)) for name in names)
-
-    def _tensor(self, value: object) -> str:
-        if value is None:
-            return ""
-        if isinstance(value, Tensor):
-            return value
-        return self.literal(np.asarray(value))
-
-    def literal(self, value: Array) -> str:
-        """Name of a new constant with this value."""
-        name = f"{self.result}.{len(self.literals)}"
-        self.literals[name] = Constant.of(value)
-        return name
-
-    def number(self, name: str) -> float:
-        """A number argument."""
-        value = self.values.get(name)
-        if not isinstance(value, int | float):
-            raise UnknownCall
-        return value
-
-    def integers(self, name: str) -> tuple[int, ...]:
-        """An argument of one or several integers."""
-        value = self.values.get(name)
-        numbers = value if isinstance(value, list) else [value]
-        if not all(isinstance(number, int) for number in numbers):
-            raise UnknownCall
-        return tuple(numbers)
-
-    def axes(self, name: str) -> tuple[int, ...]:
-        """An argument of one or several axes of the first argument, counted from 0."""
-        rank = len(self.input_shape) + 1
-        return tuple(axis % rank for axis in self.integers(name))
-
-    def per_axis(self, name: str) -> Shape:
-        """An argument of one integer per image axis, or one for all axes."""
-        numbers = self.integers(name)
-        return numbers * self.dimensions if len(numbers) == 1 else numbers
-
-    @property
-    def dimensions(self) -> int:
-        """Number of image axes, from the operator's name."""
-        return int(self.name.rstrip("d")[-1])
 
 
 #: Name, inputs and attributes of an ONNX operator.
@@ -293,6 +214,34 @@ def _reshape(call: Call) -> Words:
     return "Reshape", (*call.tensors("self"), target), {}
 
 
+def _clamp(call: Call) -> Words:
+    bounds = [call.values.get(name) for name in ("min", "max")]
+    if any(isinstance(bound, Tensor) for bound in bounds):
+        return "Clip", call.tensors("self", "min", "max"), {}
+    return _numbers("Clip", min="min", max="max")(call)
+
+
+def _pair(op: str) -> Translation:
+    """An operator of two tensors, or of a tensor and a number on either side."""
+    def translate(call: Call) -> Words:
+        if "other" not in call.values:
+            raise UnknownCall  # a reduction of the same name
+        return op, call.tensors("self", "other"), {}
+    return translate
+
+
+def _softplus(call: Call) -> Words:
+    if call.number("threshold") < 20:
+        raise UnknownCall  # it is the identity beyond, which is visible
+    return _numbers("Softplus", beta="beta")(call)
+
+
+def _round(call: Call) -> Words:
+    if call.values.get("decimals"):
+        raise UnknownCall
+    return "Round", call.tensors("self"), {}
+
+
 def _axis(op: str) -> Translation:
     return lambda call: (op, call.tensors("self"), {"axis": call.axes("dim")[0]})
 
@@ -302,13 +251,17 @@ TRANSLATIONS: dict[str, Translation] = {
     "adaptive_avg_pool": _adaptive("AdaptiveAveragePool"),
     "adaptive_max_pool": _adaptive("AdaptiveMaxPool"),
     "add": _binary("Add"),
+    "addcdiv": lambda call: ("Addcdiv", call.tensors("self", "tensor1", "tensor2"),
+                             {"value": call.number("value")}),
+    "addcmul": lambda call: ("Addcmul", call.tensors("self", "tensor1", "tensor2"),
+                             {"value": call.number("value")}),
     "alias": _plain("Identity"),
     "amax": _over("ReduceMax"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
     "cat": _concat,
-    "clamp": _numbers("Clip", min="min", max="max"),
-    "clamp_min": _numbers("Clip", min="min"),
+    "celu": _numbers("Celu", alpha="alpha"),
+    **dict.fromkeys(("clamp", "clamp_min", "clamp_max", "clip"), _clamp),
     "clone": _plain("Identity"),
     "constant_pad_nd": _pad,
     "contiguous": _plain("Identity"),
@@ -324,15 +277,20 @@ TRANSLATIONS: dict[str, Translation] = {
     "flip": _flip,
     "gelu": lambda call: ("Gelu", call.tensors("self"),
                           {"approximate": str(call.values["approximate"]).encode()}),
+    "glu": _axis("Glu"),
     "group_norm": _norm("GroupNormalization", epsilon="eps", num_groups="num_groups"),
+    "hardshrink": _numbers("Shrink", lambd="lambd"),
     "hardsigmoid": _plain("HardSigmoid", alpha=1 / 6, beta=0.5),
     "hardswish": _plain("HardSwish"),
     "hardtanh": _numbers("Clip", min="min_val", max="max_val"),
     "instance_norm": _norm("InstanceNormalization", epsilon="eps"),
     "layer_norm": _norm("LayerNormalization", epsilon="eps"),
     "leaky_relu": _numbers("LeakyRelu", alpha="negative_slope"),
+    "lerp": _plain("Lerp", "self", "end", "weight"),
     "linear": _plain("Gemm", "input", "weight", "bias", transB=1),
+    "log_sigmoid": _plain("LogSigmoid"),
     "log_softmax": _axis("LogSoftmax"),
+    "masked_fill": _plain("MaskedFill", "self", "mask", "value"),
     "matmul": _plain("MatMul", "self", "other"),
     "max_pool": _pool("MaxPool"),
     "mean": _over("ReduceMean"),
@@ -347,6 +305,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "relu": _plain("Relu"),
     "relu6": _plain("Clip", min=0.0, max=6.0),
     "repeat": _repeat,
+    "round": _round,
     "rsub": _reversed_difference,
     "select": _select,
     "selu": _plain("Selu", alpha=1.6732632423543772, gamma=1.0507009873554805),
@@ -354,10 +313,13 @@ TRANSLATIONS: dict[str, Translation] = {
     "silu": _plain("Silu"),
     "slice": _slice,
     "softmax": _axis("Softmax"),
+    "softplus": _softplus,
+    "softshrink": _numbers("Shrink", lambd="lambd", bias="lambd"),
     "stack": _stack,
     "sub": _binary("Sub"),
     "sum": _sum,
     "tanh": _plain("Tanh"),
+    "threshold": _numbers("Threshold", threshold="threshold", value="value"),
     "to": _plain("Identity"),
     "transpose": _transpose,
     "type_as": _plain("Identity"),
@@ -365,7 +327,10 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_linear": _resize(b"linear"),
     "upsample_nearest": _resize(b"nearest"),
     "upsample_trilinear": _resize(b"linear"),
+    "where": _plain("Where", "condition", "self", "other"),
     "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
+    **{name: _plain(op) for name, op in ONE.items()},
+    **{name: _pair(op) for name, op in TWO.items()},
     **dict.fromkeys(RESHAPES, _reshape),
 }
 

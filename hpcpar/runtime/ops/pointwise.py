@@ -1,12 +1,17 @@
-"""Activation functions, dropout and flatten on a block."""
+"""Activation functions, formulas, dropout and flatten on a block."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
+import numpy as np
+
 from hpcpar.kernels.interface import Array, Bound
-from hpcpar.network.layers import Activation, Dropout, Flatten
+from hpcpar.kernels.numpy_blocks import BLOCK_ITEMS
+from hpcpar.network.layers import Activation, Dropout, Flatten, Pointwise
+from hpcpar.network.layers.elementwise_table import TABLE
+from hpcpar.network.layers.formula import Argument, Steps
 from hpcpar.plan.boxes import shape
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
@@ -37,6 +42,96 @@ class ActivationOp(Operator):
         f = self.layer
         kept = self.x if "input" in f.backward_reads else self.y
         return self.backend.bind("activation_backward", f.kind, f.numbers, kept, self.dy, self.dx)
+
+
+#: Items of a piece on a GPU; they bound the memory of a formula's intermediate results.
+_GPU_ITEMS = 1 << 22
+
+
+@operator(Pointwise)
+class PointwiseOp(Operator):
+    """A formula in pieces of the block, on a CPU of a size that stays in the cache."""
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Pointwise)
+        self.layer = ctx.layer
+        self._piece_items = BLOCK_ITEMS if ctx.backend.xp is np else _GPU_ITEMS
+
+    def _forward(self) -> None:
+        last = f"t{len(self.layer.steps) - 1}"
+        for piece, names in self._pieces():
+            self.y[piece] = self._values(self.layer.steps, (last,), names)[0]
+
+    def _backward(self) -> None:
+        steps, gradients = self.layer.input_gradients
+        wanted = [(dx, g) for dx, g in zip(self.blocks.dxs, gradients, strict=True)
+                  if dx is not None]
+        for piece, names in self._pieces():
+            names["g"] = self.dy[piece]
+            found = self._values(steps, [g for _, g in wanted], names)
+            for (dx, _), gradient in zip(wanted, found, strict=True):
+                dx[piece] = gradient
+
+    def _backward_weight(self) -> None:
+        steps, gradients = self.layer.parameter_gradient
+        self.parameters.grad[...] = 0
+        total = self._along(self.parameters.dweight)
+        for piece, names in self._pieces():
+            names["g"] = self.dy[piece]
+            part = total[_within(piece, total)]
+            (found,) = self._values(steps, gradients, names)
+            summed = tuple(axis for axis, extent in enumerate(part.shape) if extent == 1)
+            if not isinstance(found, float):  # 0.0 behind a step without a derivative
+                part += found.sum(axis=summed, keepdims=True)
+
+    def _along(self, weights: Array) -> Array:
+        """The block's part of the parameter or its gradient, with as many axes as the block."""
+        rows = weights.reshape(len(weights), *weights.shape[1:], *(1,) * (
+            self.y.ndim - 1 - weights.ndim))
+        box = (slice(None) if extent == 1 else slice(*interval)
+               for extent, interval in zip(rows.shape[1:], self.ctx.own[2:], strict=True))
+        place = (None, slice(None), *box)
+        return rows[place]
+
+    def _pieces(self) -> Iterator[tuple[tuple[slice, ...], dict[Argument, Array]]]:
+        """Places in the block, and the inputs and the parameter there, by name."""
+        given = {f"x{i}": x for i, x in enumerate(self.blocks.xs) if x is not None}
+        if self.layer.parameter:
+            given["w"] = self._along(self.parameters.weight)
+        for piece in _boxes(self.y.shape, self._piece_items):
+            yield piece, {name: a[_within(piece, a)] for name, a in given.items()}
+
+    def _values(self, steps: Steps, results: Sequence[Argument],
+                names: dict[Argument, Array]) -> list[Array | float]:
+        """The results of a formula; each step's value is kept until its last use."""
+        last = {a: number for number, (_, *arguments) in enumerate(steps) for a in arguments}
+        kind, kept = self.y.dtype, {*results}
+        for number, (op, *arguments) in enumerate(steps):
+            value = TABLE[str(op)].compute(self.backend, *(names.get(a, a) for a in arguments))
+            names[f"t{number}"] = value.astype(kind) if value.dtype.kind == "b" else value
+            for a in arguments:
+                if last[a] == number and a not in kept:
+                    names.pop(a, None)
+        return [names.get(result, result) for result in results]
+
+
+def _within(piece: tuple[slice, ...], array: Array) -> tuple[slice, ...]:
+    """A place in an array that is repeated along axes with the extent 1."""
+    return tuple(slice(None) if extent == 1 else where
+                 for where, extent in zip(piece, array.shape, strict=True))
+
+
+def _boxes(extents: Sequence[int], items: int) -> Iterator[tuple[slice, ...]]:
+    """Boxes of at most `items` items that make up an array, split along the leading axes."""
+    if not extents:
+        yield ()
+        return
+    inner = max(1, int(np.prod(extents[1:], dtype=np.int64)))
+    count = max(1, items // inner)
+    for start in range(0, extents[0], count):
+        for box in _boxes(extents[1:], items):
+            yield (slice(start, start + count), *box)
 
 
 @operator(Dropout)

@@ -195,6 +195,8 @@ def described(net: Network) -> list[Any]:
     numbers = {layer.name: i for i, layer in enumerate(net.layers)}
 
     def option(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [option(part) for part in value]
         return round(value, 6) if isinstance(value, float) else value
 
     return [(type(layer), [numbers[name] for name in layer.inputs],
@@ -237,8 +239,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("LayerNormalization", ("x", "eight", "eight"), "h"),
      "supports only whole samples 4x8x8; normalize those, or use a group"),
     (("LayerNormalization", ("x", "whole"), "h", {"axis": 1}), "has a scale without a shift"),
-    (("Mul", ("x", "eight"), "h"), "input 'eight' is a constant of shape 8; only one number per"),
-    (("Div", ("three", "x"), "h"), "supports only division by a number; multiply layers instead"),
+    (("Mul", ("x", "seven"), "h"), "input 'seven' is a constant of shape 7 for samples 4x8"),
+    (("Where", ("x", "eight", "whole"), "h"), "reads two parameters; give it one, or apply them"),
     (("Resize", ("x", "", "scales"), "h", {"mode": "cubic"}), "with mode 'cubic'"),
     (("Resize", ("x", "", "half"), "h"), "factors [1.5, 2.0] with mode 'nearest'"),
     (("Resize", ("x", "", "channels"), "h"), "resizes samples or channels"),
@@ -250,7 +252,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("ReduceMax", "x", "h", {"axes": [1]}), "a maximum over axes [1] is not supported"),
 ])
 def test_unsupported_options_are_refused(tmp_path: Path, node: Any, message: str) -> None:
-    weights = {"two": (2,), "eight": (8,), "whole": (4, 8, 8), "vector": (4, 1, 1),
+    weights = {"two": (2,), "eight": np.arange(8.0), "seven": (7,), "vector": (4, 1, 1),
+               "whole": np.arange(256.0).reshape(4, 8, 8),
                "three": np.float32(3), "scales": np.float32([1, 1, 2, 2]), "axis": np.array([0]),
                "channels": np.float32([1, 2, 1, 1]), "half": np.float32([1, 1, 1.5, 2]),
                "t": (4, 2, 3, 3), "k": (3, 3, 1, 1), "w": (4, 4)}

@@ -170,15 +170,15 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a "
      "network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
-    (lambda: Written(lambda x: functional.pixel_shuffle(x.sin().sin(), 1).mean((2, 3))),
-     "nodes 'sin', 'sin_1' (sin): operator sin is not supported; leave it out, or use one from "
-     "docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator pixel_shuffle is "
-     "not supported; use upsampling or a transposed convolution"),
+    (lambda: Written(lambda x: functional.pixel_shuffle(x.cumsum(1).cumsum(1), 1).mean((2, 3))),
+     "nodes 'cumsum', 'cumsum_1' (cumsum): operator cumsum is not supported; leave it out, or use "
+     "one from docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator "
+     "pixel_shuffle is not supported; use upsampling or a transposed convolution"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
      "operator div.Tensor_mode is not supported"),
-    (lambda: Written(lambda x: torch.clamp(x, torch.zeros(()), torch.ones(())).flatten(1)),
-     "operator clamp.Tensor is not supported"),
+    (lambda: Written(lambda x: torch.round(x, decimals=1).flatten(1)),
+     "operator round.decimals is not supported"),
     (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
      "operator avg_pool2d.default is not supported"),
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),

@@ -245,17 +245,18 @@ def test_interior_and_strips_make_the_block(name: str) -> None:
 @pytest.mark.parametrize("name", CHANNELWISE)
 def test_numbers_of_channels_equal_pytorch(name: str, dtype: Any) -> None:
     """The whole layer; tests/mpi has every cut."""
-    layer, (sample,) = case(name)
-    (x,), dy = data(layer, (sample,), dtype)
-    want, dx, gradients = whole(layer, x, dy)
+    layer, (sample, *_) = case(name)
+    inputs, dy = data(layer, case(name)[1], dtype)
     p = weights(layer, sample, dtype)
-    op = make(layer, 3, [x], whole_box(dy.shape), dy, p=p)
+    count, given = len(inputs), [*inputs, p.weight, *([] if p.bias is None else [p.bias])]
+    want, gradients = reference(
+        lambda *all: forward(layer, list(all[:count]), list(all[count:])), given, dy)
+    op = make(layer, 3, inputs, whole_box(dy.shape), dy, p=p)
     op.forward()
     op.backward()
     op.backward_weight()
     close(op.blocks.y, want)
-    close(op.blocks.dx, dx)
-    for got, gradient in zip((p.dweight, p.dbias), gradients, strict=False):
+    for got, gradient in zip((*op.blocks.dxs, p.dweight, p.dbias), gradients, strict=False):
         close(got, gradient)
 
 

@@ -1,0 +1,161 @@
+"""Elementwise idioms of PyTorch code: modules with one function between convolutions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as f
+
+SHAPE = (2, 6, 7)
+WIDTH = 4
+
+
+class Between(nn.Module):
+    """A function of an image between two convolutions, with its own parameters and buffers."""
+
+    def __init__(self, function: Callable[..., Tensor], branches: int = 1,
+                 buffers: dict[str, Tensor] | None = None, **parameters: Tensor) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList(nn.Conv2d(SHAPE[0], WIDTH, 3, padding=1)
+                                   for _ in range(branches))
+        self.function = function
+        for name, value in parameters.items():
+            self.register_parameter(name, nn.Parameter(value))
+        for name, value in (buffers or {}).items():
+            self.register_buffer(name, value)
+        self.names = [*parameters, *(buffers or {})]
+        self.last = nn.LazyConv2d(3, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        branches = [conv(x) for conv in self.convs]
+        y = self.function(*branches, *(getattr(self, name) for name in self.names))
+        return self.last(y)
+
+
+def _mish(x: Tensor) -> Tensor:
+    return x * torch.tanh(torch.log(1 + torch.exp(x)))
+
+
+def _straight_through(x: Tensor) -> Tensor:
+    return x + (torch.round(x) - x).detach()
+
+
+def _gelu(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+def _cubic(x: Tensor) -> Tensor:
+    size = x.abs()
+    near = 1.5 * size**3 - 2.5 * size**2 + 1
+    return torch.where(size <= 1, near, torch.zeros_like(x))
+
+
+def _gated(a: Tensor, b: Tensor) -> Tensor:
+    return torch.tanh(a) * torch.sigmoid(b)
+
+
+def _numbers(*dims: int) -> Tensor:
+    """Distinct numbers around 1."""
+    return 0.5 + torch.arange(math.prod(dims), dtype=torch.float32).reshape(dims) / math.prod(dims)
+
+
+#: Makers of modules, by what they do.
+IDIOMS: dict[str, Callable[[], Between]] = {
+    "softplus": lambda: Between(f.softplus),
+    "softplus with beta": lambda: Between(lambda x: f.softplus(2 * x) / 2),
+    "abs": lambda: Between(torch.abs),
+    "exp": lambda: Between(lambda x: torch.exp(-x)),
+    "log1p of abs": lambda: Between(lambda x: torch.sign(x) * torch.log1p(x.abs())),
+    "log of a clamp": lambda: Between(lambda x: torch.log(x.clamp(min=1e-3))),
+    "sqrt": lambda: Between(lambda x: torch.sqrt(x * x + 1e-3)),
+    "rsqrt": lambda: Between(lambda x: x * torch.rsqrt(x.square() + 1.0)),
+    "square": lambda: Between(torch.square),
+    "squared relu": lambda: Between(lambda x: f.relu(x).square()),
+    "pow": lambda: Between(lambda x: (x.abs() + 0.1).pow(1.7)),
+    "power of a number": lambda: Between(lambda x: 2.0**x),
+    "reciprocal": lambda: Between(lambda x: 1 / (1 + x.abs())),
+    "division of tensors": lambda: Between(lambda a, b: a / (b.abs() + 1), 2),
+    "division with a tensor below": lambda: Between(lambda x: 3.0 / (x * x + 1)),
+    "sine": lambda: Between(torch.sin),
+    "snake": lambda: Between(lambda x: x + torch.sin(3 * x).pow(2) / 3),
+    "cosine": lambda: Between(lambda x: torch.cos(math.pi * x)),
+    "arc tangent": lambda: Between(torch.atan),
+    "gelu by hand": lambda: Between(_gelu),
+    "gelu by tanh by hand": lambda: Between(_gelu_tanh),
+    "mish by hand": lambda: Between(_mish),
+    "swish with beta": lambda: Between(lambda x, b: x * torch.sigmoid(b * x), b=torch.ones(1)),
+    "maximum of tensors": lambda: Between(torch.maximum, 2),
+    "maxout": lambda: Between(lambda a, b: torch.max(a, torch.min(a, b)), 2),
+    "maximum with a number": lambda: Between(
+        lambda x: torch.maximum(x, torch.tensor(0.1, dtype=x.dtype))),
+    "where": lambda: Between(lambda x: torch.where(x > 0.1, x, 0.3 * x)),
+    "where of tensors": lambda: Between(lambda a, b: torch.where(a > b, a.square(), b), 2),
+    "masked by a comparison": lambda: Between(lambda a, b: a * (b > 0).to(a.dtype), 2),
+    "masked fill": lambda: Between(lambda a, b: a.masked_fill(b < 0, 0.5), 2),
+    "clamp by tensors": lambda: Between(
+        lambda a, b: torch.clamp(a, min=-b.abs(), max=b.abs()), 2),
+    "glu": lambda: Between(lambda x: f.glu(x, dim=1)),
+    "gated activation": lambda: Between(_gated, 2),
+    "simple gate": lambda: Between(lambda x: math.prod(x.chunk(2, dim=1))),
+    "celu": lambda: Between(lambda x: f.celu(x, alpha=0.5)),
+    "selu": lambda: Between(f.selu),
+    "softsign": lambda: Between(f.softsign),
+    "logsigmoid": lambda: Between(f.logsigmoid),
+    "hardsigmoid by hand": lambda: Between(lambda x: f.relu6(x + 3) / 6),
+    "hardswish": lambda: Between(f.hardswish),
+    "hardshrink": lambda: Between(lambda x: f.hardshrink(x, 0.2)),
+    "softshrink": lambda: Between(lambda x: f.softshrink(x, 0.2)),
+    "tanhshrink": lambda: Between(f.tanhshrink),
+    "threshold": lambda: Between(lambda x: f.threshold(x, 0.1, -0.2)),
+    "generalized divisive normalization": lambda: Between(
+        lambda x, n, b: x / torch.sqrt(n.square() + b.square().reshape(-1, 1, 1)), 2,
+        b=_numbers(WIDTH)),
+    "cubic kernel": lambda: Between(_cubic),
+    "detach": lambda: Between(lambda x: x * x.detach()),
+    "straight-through rounding": lambda: Between(_straight_through),
+    "type_as": lambda: Between(lambda a, b: a.type_as(b) + b.to(a.dtype), 2),
+    "positional embedding": lambda: Between(lambda x, p: x + p, p=_numbers(1, WIDTH, *SHAPE[1:])),
+    "positional factor": lambda: Between(lambda x, p: x * p, p=_numbers(WIDTH, *SHAPE[1:])),
+    "one map for all channels": lambda: Between(lambda x, p: x * p, p=_numbers(1, 1, *SHAPE[1:])),
+    "a row for each channel": lambda: Between(lambda x, p: x + p, p=_numbers(WIDTH, 1, SHAPE[2])),
+    "layer scale": lambda: Between(lambda x, p: x * p, p=_numbers(WIDTH, 1, 1)),
+    "division by a parameter": lambda: Between(lambda x, p: x / p, p=_numbers(1, WIDTH, 1, 1)),
+    "subtraction of a parameter": lambda: Between(lambda x, p: p - x, p=_numbers(1, WIDTH, 1, 1)),
+    "learned temperature": lambda: Between(lambda x, p: x * p.exp(), p=torch.ones(1)),
+    "power of a parameter": lambda: Between(
+        lambda x, p: (x.abs() + 0.1) ** p, p=_numbers(WIDTH, 1, 1)),
+    "learned gate": lambda: Between(lambda a, b, p: torch.sigmoid(p) * a + (1 - torch.sigmoid(p))
+                                    * b, 2, p=torch.zeros(1)),
+    "fixed mean and deviation": lambda: Between(
+        lambda x, m, s: (x - m) / s,
+        buffers={"m": _numbers(1, WIDTH, 1, 1), "s": _numbers(WIDTH, 1, 1) + 1}),
+    "window function": lambda: Between(
+        lambda x, w: x * w, buffers={"w": torch.hann_window(SHAPE[2])}),
+    "subtraction of tensors": lambda: Between(lambda a, b: a - 0.5 * b, 2),
+    "lerp by hand": lambda: Between(
+        lambda a, b, c: torch.sigmoid(c) * a + (1 - torch.sigmoid(c)) * b, 3),
+    "charbonnier": lambda: Between(lambda a, b: torch.sqrt((a - b) ** 2 + 1e-6), 2),
+    "log of a sum of exponentials": lambda: Between(torch.logaddexp, 2),
+    "addcmul": lambda: Between(lambda a, b, c: torch.addcmul(a, b, c, value=0.5), 3),
+    "soft clipping": lambda: Between(lambda x: torch.where(
+        torch.logical_and(x > -1, x < 1), x - x**3 / 3, torch.sign(x) * 2 / 3)),
+    "xielu": lambda: Between(lambda x: torch.where(
+        x > 0, 0.8 * x * x + 0.5 * x, torch.expm1(torch.minimum(x, x * 0)) - 0.3 * x)),
+}
+
+
+def module(name: str) -> Any:
+    """The float64 module of an idiom; its weights depend on the name only."""
+    torch.manual_seed(sum(map(ord, name)))
+    made = IDIOMS[name]().double()
+    with torch.no_grad():
+        made(torch.zeros(1, *SHAPE, dtype=torch.float64))  # shapes the last convolution
+    return made

@@ -1,0 +1,1 @@
+"""As much of CuPy's extension package as the GPU backend uses."""

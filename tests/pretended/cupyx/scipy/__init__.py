@@ -1,0 +1,1 @@
+"""CuPy's functions after SciPy's."""
