@@ -36,6 +36,16 @@ class Between(nn.Module):
         return self.last(y)
 
 
+def _layer_norm(x: Tensor, weight: Tensor) -> Tensor:
+    centered = x - x.mean(1, keepdim=True)
+    return weight * (centered / torch.sqrt(centered.pow(2).mean(1, keepdim=True) + 1e-6))
+
+
+def _response_norm(x: Tensor) -> Tensor:
+    norm = x.norm(p=2, dim=(2, 3), keepdim=True)
+    return x * (norm / (norm.mean(1, keepdim=True) + 1e-6)) + x
+
+
 def _mish(x: Tensor) -> Tensor:
     return x * torch.tanh(torch.log(1 + torch.exp(x)))
 
@@ -147,6 +157,34 @@ IDIOMS: dict[str, Callable[[], Between]] = {
     "addcmul": lambda: Between(lambda a, b, c: torch.addcmul(a, b, c, value=0.5), 3),
     "soft clipping": lambda: Between(lambda x: torch.where(
         torch.logical_and(x > -1, x < 1), x - x**3 / 3, torch.sign(x) * 2 / 3)),
+    "mean of channels": lambda: Between(lambda x: x.mean(1, keepdim=True)),
+    "mean of channels without their axis": lambda: Between(lambda x: x * x.mean(1)[:, None]),
+    "maximum of channels": lambda: Between(lambda x: f.relu(x).amax(1, keepdim=True)),
+    "minimum of channels": lambda: Between(lambda x: x.amin(1, keepdim=True)),
+    "first maximum": lambda: Between(lambda x: f.relu(x).max(1, keepdim=True)[0]),
+    "mean and maximum of channels": lambda: Between(lambda x: x * torch.sigmoid(torch.cat(
+        [x.mean(1, keepdim=True), x.amax(1, keepdim=True)], 1).sum(1, keepdim=True))),
+    "layer norm by hand": lambda: Between(_layer_norm, w=_numbers(WIDTH, 1, 1)),
+    "rms norm": lambda: Between(
+        lambda x, p: x * torch.rsqrt(x.pow(2).mean(1, keepdim=True) + 1e-6) * p,
+        p=_numbers(WIDTH, 1, 1)),
+    "unit channels": lambda: Between(lambda x: f.normalize(x, dim=1)),
+    "global response norm": lambda: Between(_response_norm),
+    "softmax of channels": lambda: Between(lambda x: x.softmax(1)),
+    "log softmax of channels": lambda: Between(lambda x: x.log_softmax(1)),
+    "softmax along rows": lambda: Between(lambda x: x * x.softmax(-1)),
+    "softmax of pixels": lambda: Between(
+        lambda x: x * x.flatten(2).softmax(2).view(-1, WIDTH, *SHAPE[1:])),
+    "mean of rows, then of columns": lambda: Between(
+        lambda x: x * x.mean(-1).mean(-1)[:, :, None, None]),
+    "sum of pixels": lambda: Between(lambda x: x + x.sum((2, 3), keepdim=True) / 10),
+    "mean of a column": lambda: Between(lambda x: x - x.mean(2, keepdim=True)),
+    "deviation of pixels": lambda: Between(lambda x: x / x.std((2, 3), keepdim=True)),
+    "variance of channels": lambda: Between(
+        lambda x: x + x.var(1, keepdim=True, unbiased=False)),
+    "mean of everything": lambda: Between(lambda x: x - x.mean((1, 2, 3), keepdim=True)),
+    "channels last": lambda: Between(lambda x: (lambda y: y / y.sum(-1, keepdim=True))(
+        x.permute(0, 2, 3, 1).exp()).permute(0, 3, 1, 2)),
     "xielu": lambda: Between(lambda x: torch.where(
         x > 0, 0.8 * x * x + 0.5 * x, torch.expm1(torch.minimum(x, x * 0)) - 0.3 * x)),
 }

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hpcpar.network.layers import (
+    AXES,
     LRN,
     Activation,
     AdaptiveAvgPool,
@@ -38,6 +39,7 @@ from hpcpar.network.layers import (
     Pad,
     Pointwise,
     PReLU,
+    Reduce,
     Select,
     SoftmaxCrossEntropy,
     Unflatten,
@@ -137,6 +139,12 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return activation(layer, x)
     if isinstance(layer, Pointwise):
         return formula(layer, xs, weights)
+    if isinstance(layer, Reduce):
+        axes = tuple(AXES[x.ndim].index(axis) for axis in layer.axes)
+        if layer.how == "first":
+            return x.max(axes[0], keepdim=True).values
+        return {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[layer.how](
+            x, axes, keepdim=True)
     simple = {Flatten: lambda t: t.flatten(1),
               GlobalAvgPool: lambda t: t.flatten(2).mean(2),
               GlobalMaxPool: lambda t: t.flatten(2).max(2).values}

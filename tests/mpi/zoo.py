@@ -48,6 +48,7 @@ from hpcpar.network.layers import (
     Pair,
     Pointwise,
     PReLU,
+    Reduce,
     ReLU,
     Select,
     Sigmoid,
@@ -306,7 +307,12 @@ def channelwise() -> Network:
     net.add(ELU, "elu", alpha=0.7, scale=1.2)
     net.add(Pointwise, "formula", after=(net.last, y), parameter=(8, 9, 10), initial=0.3, steps=(
         ("mul", "x0", "w"), ("softplus", "t0"), ("div", "x1", "t1")))
-    net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2)
+    x = net.add(Conv2d, "conv2", out_channels=6, kernel=3, stride=2)
+    net.add(Reduce, "largest", how="first")
+    y = net.add(Select, "to all", channels=(0,) * 6)
+    net.add(Reduce, "rows", after=x, axes="w", how="mean")
+    z = net.add(Upsample, "along rows", size=(4, 4))
+    net.add(Add, "sum2", after=(x, y, z))
     net.add(ChannelScale, "scale2")
     net.add(ChannelShift, "shift2")
     net.add(Mish, "mish")

@@ -6,6 +6,7 @@ import math
 
 from hpcpar.network.layers import Linear
 from hpcpar.network.layers.base import Shape, shape_text
+from hpcpar.network.read import import_reductions as reductions
 from hpcpar.network.read.import_views import softmax_of_two
 from hpcpar.network.read.import_windows import pixelwise
 from hpcpar.network.read.importer import Importer
@@ -63,14 +64,13 @@ def matmul(imp: Importer, node: Node) -> str:
 
 
 def softmax(imp: Importer, node: Node) -> str | TensorView:
-    """Softmax, LogSoftmax: part of the loss at the end of a network, else over two branches."""
-    inside = node.outputs[0] not in imp.operations.outputs and node.op == "Softmax"
-    gates = softmax_of_two(imp, node) if inside else None
-    if gates:
-        return gates
-    axis = imp.axis(node, node.integer("axis", -1))
-    if node.outputs[0] not in imp.operations.outputs or axis != 1:
-        raise node.error("is supported only over the channels of the output, as part of the loss")
-    if imp.loss.outside:
-        raise node.error("belongs to the loss here; leave it out of the module")
-    return imp.source(node)
+    """Softmax, LogSoftmax: part of the loss at the end of a network, else a layer."""
+    ends = node.outputs[0] in imp.operations.outputs
+    if ends and not imp.loss.outside and imp.axis(node, node.integer("axis", -1)) == 1:
+        return imp.source(node)
+    gates = softmax_of_two(imp, node) if node.op == "Softmax" and not ends else None
+    made = gates or reductions.softmax(imp, node)
+    if made is None:
+        raise node.error("is over parts of a layer's axes, which is not supported; write it over "
+                         "whole axes")
+    return made

@@ -23,7 +23,7 @@ from hpcpar.network.layers import (
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import BATCH, Node
-from hpcpar.network.read.tensor_view import MOST_PARTS, Index, TensorView
+from hpcpar.network.read.tensor_view import Index, TensorView
 
 #: Converts an operator to a view.
 ViewConversion: TypeAlias = "Callable[[Importer, Node], TensorView]"
@@ -183,40 +183,6 @@ def _keeps_features(imp: Importer, node: Node) -> bool:
         return True
     size, target = math.prod(imp.sample_shape(node)), imp.integers(node, 1)[1:]
     return target[:1] in ((size,), (-1,), (0,)) and all(t in (0, 1, -1) for t in target[1:])
-
-
-def reduce_sum(imp: Importer, node: Node) -> str | TensorView:
-    """ReduceSum over an axis, usually over stacked tensors: the sum of the parts along it."""
-    axes = imp.integers(node, 1, node.integers("axes"))
-    given = imp.views.get(node.inputs[0]) or imp.view(node)
-    maker = given.node
-    if maker.op == "Stack" and maker.outputs[0] == node.inputs[0] and axes == (
-            maker.integer("axis"),):
-        if len(maker.inputs) == 1:
-            return imp.source(maker)
-        return imp.operators["Sum"](imp, replace(node, inputs=maker.inputs))
-    if len(axes) != 1 or axes[0] % given.index.ndim == 0 or given.index.shape[axes[0]] > MOST_PARTS:
-        raise node.error(f"a sum over axes {list(axes)} is not supported; sum stacked tensors")
-    axis = axes[0] % given.index.ndim
-    names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
-    for i, name in enumerate(names):
-        part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)
-        imp.views[name] = TensorView(given.tensor, part, node)
-    return imp.operators["Sum"](imp, replace(node, inputs=tuple(names)))
-
-
-def mean_of_stacked(imp: Importer, node: Node) -> str | None:
-    """The mean of stacked tensors; None if the node averages anything else."""
-    view = imp.views.get(node.inputs[0])
-    if view is None:
-        return None
-    maker = view.node
-    if maker.op != "Stack" or maker.outputs[0] != node.inputs[0] or (
-            node.integers("axes") != (maker.integer("axis"),)):
-        return None
-    total = str(reduce_sum(imp, node))
-    scale = 1.0 / len(maker.inputs)
-    return total if scale == 1 else imp.add(Affine, node, [total], ".mean", scale=scale, shift=0.0)
 
 
 def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:

@@ -140,20 +140,9 @@ def pool(imp: Importer, node: Node) -> str:
 
 def pool_all(imp: Importer, node: Node) -> str:
     """The average or maximum of whole images; features stay unchanged."""
-    if node.op.startswith("Reduce"):
-        axes = [*(node.integers("axes") or imp.integers(node, 1))]
-        stacked = views.mean_of_stacked(imp, node) if node.op == "ReduceMean" else None
-        if stacked is not None:
-            return stacked
-        whole = set(range(2, imp.dimensions + 2))
-        if {imp.axis(node, a) for a in axes} != whole:
-            what = "mean" if node.op == "ReduceMean" else "maximum"
-            raise node.error(
-                f"a {what} over axes {axes} is not supported, only over all image axes")
     if not imp.is_image(node):
         return imp.source(node)
-    average = node.op in ("ReduceMean", "GlobalAveragePool")
-    return imp.add(GlobalAvgPool if average else GlobalMaxPool, node)
+    return imp.add(GlobalAvgPool if node.op == "GlobalAveragePool" else GlobalMaxPool, node)
 
 
 def adaptive(imp: Importer, node: Node) -> str:

@@ -14,6 +14,7 @@ from hpcpar.network.layers.loss import Loss
 from hpcpar.network.read import import_formulas as formulas
 from hpcpar.network.read import import_pointwise as pointwise
 from hpcpar.network.read import import_products as products
+from hpcpar.network.read import import_reductions as reductions
 from hpcpar.network.read import import_views as views
 from hpcpar.network.read import import_windows as windows
 from hpcpar.network.read.import_views import Conversion
@@ -62,9 +63,8 @@ OPERATORS: dict[str, Conversion] = {
     "PRelu": pointwise.prelu,
     "Pad": windows.pad,
     "Pow": pointwise.power,
-    "ReduceMax": windows.pool_all,
-    "ReduceMean": windows.pool_all,
-    "ReduceSum": views.reduce_sum,
+    **dict.fromkeys(("ReduceFirst", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceStd",
+                     "ReduceSum", "ReduceVar"), reductions.reduction),
     "Relu": pointwise.plain(layers.ReLU),
     "Reshape": views.reshape,
     "Resize": windows.resize,

@@ -79,7 +79,8 @@ def _adaptive(op: str) -> Translation:
 
 def _over(op: str) -> Translation:
     """A reduction over axes."""
-    return lambda call: (op, call.tensors("self"), {"axes": call.axes("dim")})
+    return lambda call: (op, call.tensors("self"), {
+        "axes": call.axes("dim"), "keepdims": int(bool(call.values.get("keepdim")))})
 
 
 def _norm(op: str, **attributes: str) -> Translation:
@@ -204,9 +205,20 @@ def _unshuffle(call: Call) -> Words:
     return "SpaceToDepth", call.tensors("self"), {"blocksize": size, "last": 1}
 
 
-def _sum(call: Call) -> Words:
-    return "ReduceSum", call.tensors("self"), {
-        "axes": call.axes("dim"), "keepdims": int(bool(call.values.get("keepdim")))}
+def _norm_along(call: Call) -> Words:
+    if call.number("ord") != 2 or call.values.get("dtype") is not None:
+        raise UnknownCall
+    return _over("ReduceL2")(call)
+
+
+def _spread(op: str) -> Translation:
+    """A variance or standard deviation."""
+    def translate(call: Call) -> Words:
+        given = call.values.get("correction", call.values.get("unbiased", True))
+        correction = 1.0 if given is None else float(cast(float, given))
+        _, inputs, attributes = _over(op)(call)
+        return op, inputs, {**attributes, "correction": correction}
+    return translate
 
 
 def _reshape(call: Call) -> Words:
@@ -225,7 +237,9 @@ def _pair(op: str) -> Translation:
     """An operator of two tensors, or of a tensor and a number on either side."""
     def translate(call: Call) -> Words:
         if "other" not in call.values:
-            raise UnknownCall  # a reduction of the same name
+            if op != "Max" or "dim" not in call.values:
+                raise UnknownCall  # a reduction of the same name
+            return _over("ReduceFirst")(call)
         return op, call.tensors("self", "other"), {}
     return translate
 
@@ -257,6 +271,7 @@ TRANSLATIONS: dict[str, Translation] = {
                              {"value": call.number("value")}),
     "alias": _plain("Identity"),
     "amax": _over("ReduceMax"),
+    "amin": _over("ReduceMin"),
     "avg_pool": _pool("AveragePool"),
     "batch_norm": _norm("BatchNormalization", epsilon="eps", momentum="momentum"),
     "cat": _concat,
@@ -287,6 +302,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "layer_norm": _norm("LayerNormalization", epsilon="eps"),
     "leaky_relu": _numbers("LeakyRelu", alpha="negative_slope"),
     "lerp": _plain("Lerp", "self", "end", "weight"),
+    "linalg_vector_norm": _norm_along,
     "linear": _plain("Gemm", "input", "weight", "bias", transB=1),
     "log_sigmoid": _plain("LogSigmoid"),
     "log_softmax": _axis("LogSoftmax"),
@@ -316,8 +332,9 @@ TRANSLATIONS: dict[str, Translation] = {
     "softplus": _softplus,
     "softshrink": _numbers("Shrink", lambd="lambd", bias="lambd"),
     "stack": _stack,
+    "std": _spread("ReduceStd"),
     "sub": _binary("Sub"),
-    "sum": _sum,
+    "sum": _over("ReduceSum"),
     "tanh": _plain("Tanh"),
     "threshold": _numbers("Threshold", threshold="threshold", value="value"),
     "to": _plain("Identity"),
@@ -329,6 +346,7 @@ TRANSLATIONS: dict[str, Translation] = {
     "upsample_trilinear": _resize(b"linear"),
     "where": _plain("Where", "condition", "self", "other"),
     "zeros_like": lambda call: ("Mul", (*call.tensors("self"), call.literal(np.asarray(0.0))), {}),
+    "var": _spread("ReduceVar"),
     **{name: _plain(op) for name, op in ONE.items()},
     **{name: _pair(op) for name, op in TWO.items()},
     **dict.fromkeys(RESHAPES, _reshape),

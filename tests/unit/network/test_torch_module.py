@@ -184,8 +184,8 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
      "batch_norm.default is not supported; let it normalize by the batch when the module trains"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
-    (lambda: Written(lambda x: x.permute(0, 1, 3, 2).mean((2, 3))), "node 'permute' (Transpose): "
-     "its values (samples 3x12x10) are in an order that no layer has"),
+    (lambda: Written(lambda x: functional.max_pool2d(x.permute(0, 1, 3, 2), 2)),
+     "node 'permute' (Transpose): its values (samples 3x12x10) are in an order that no layer has"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
      "changes a tensor in place that has other views"),
     (lambda: nn.Sequential(nn.Upsample(scale_factor=1.25), nn.Flatten()),
