@@ -33,9 +33,10 @@ class _Axes(NamedTuple):
 
     layer: str
     letters: str
-    #: Position of each result in a sample of the reduced layer, and of each value.
-    results: Index
-    values: Index
+    #: Position of each result in a sample of the reduced layer, and of each value in one of the
+    #: layer; None if they are in order.
+    results: Index | None
+    values: Index | None
 
 
 def reduction(imp: Importer, node: Node) -> str | TensorView:
@@ -67,7 +68,7 @@ def reduction(imp: Importer, node: Node) -> str | TensorView:
     return _view(imp, node, made, along.results)
 
 
-def softmax(imp: Importer, node: Node) -> TensorView | None:
+def softmax(imp: Importer, node: Node) -> str | TensorView | None:
     """Softmax, LogSoftmax along whole axes of a layer."""
     along = _axes(imp, node, (node.integer("axis", -1),))
     if along is None:
@@ -117,12 +118,12 @@ def _sum_of_parts(imp: Importer, node: Node, axes: Sequence[int]) -> str | Tenso
 
 def _axes(imp: Importer, node: Node, axes: Sequence[int]) -> _Axes | None:
     """The axes of the layer behind a node's input; None if they are parts of a layer's axes."""
+    whole = _whole_axes(imp, node, axes)
+    if whole is not None:
+        return whole
     given = imp.view(node)
     layer = imp.layer(given.tensor)
-    shape, rank = imp.graph.shapes[layer], given.index.ndim
-    reduced = sorted({axis % rank for axis in axes})
-    if not reduced or 0 in reduced:
-        raise node.error("reduces over samples; keep them apart")
+    shape, reduced = imp.graph.shapes[layer], _counted(node, axes, given.index.ndim)
     lines = np.moveaxis(given.index, reduced, range(len(reduced)))
     lines = lines.reshape(math.prod(lines.shape[:len(reduced)]), -1)
     places = np.unravel_index(lines, shape)
@@ -138,6 +139,8 @@ def _axes(imp: Importer, node: Node, axes: Sequence[int]) -> _Axes | None:
     letters = "".join(letter for letter, varies in zip(
         AXES[len(shape) + 1][1:], varying, strict=True) if varies)
     if not letters:  # along axes of the extent 1
+        if 1 not in shape:
+            return None
         letters = AXES[len(shape) + 1][1 + shape.index(1)]
     kept = tuple(1 if varies else n for n, varies in zip(shape, varying, strict=True))
     first = [np.zeros_like(place[0]) if varies else place[0]
@@ -147,6 +150,36 @@ def _axes(imp: Importer, node: Node, axes: Sequence[int]) -> _Axes | None:
     if not node.integer("keepdims", 1):
         results = np.squeeze(results, tuple(reduced))
     return _Axes(layer, letters, results, given.index)
+
+
+def _whole_axes(imp: Importer, node: Node, axes: Sequence[int]) -> _Axes | None:
+    """The axes if the node reads a layer's values in order, else None; without a list of places,
+    which takes long for large images.
+    """
+    name = node.inputs[0]
+    if name in imp.views:
+        return None
+    shape = imp.sample_shape(node)
+    dims = shape[:1] + imp.pixels_of(shape)
+    if imp.operations.shapes.get(name, dims) != dims:
+        return None
+    reduced = _counted(node, axes, len(dims) + 1)
+    names = AXES[len(shape) + 1][1:]
+    of_source = (names[0], *names[len(names) - len(dims) + 1:])
+    letters = "".join(of_source[axis - 1] for axis in reduced)
+    if node.integer("keepdims", 1):
+        return _Axes(imp.source(node), letters, None, None)
+    kept = [n for axis, n in enumerate(dims, 1) if axis not in reduced]
+    places = np.arange(math.prod(kept), dtype=np.int32).reshape(1, *kept)
+    return _Axes(imp.source(node), letters, places, None)
+
+
+def _counted(node: Node, axes: Sequence[int], rank: int) -> list[int]:
+    """Axes in order, counted from 0."""
+    reduced = sorted({axis % rank for axis in axes})
+    if not reduced or 0 in reduced:
+        raise node.error("reduces over samples; keep them apart")
+    return reduced
 
 
 def _reduced(imp: Importer, node: Node, along: _Axes, layer: str, how: str,
@@ -176,8 +209,10 @@ def _variance(imp: Importer, node: Node, along: _Axes, root: bool) -> str:
     return _formula(imp, node, [total], ("sqrt", scaled) if root else scaled)
 
 
-def _view(imp: Importer, node: Node, layer: str, index: Index) -> TensorView:
-    """A view of a layer of this node."""
+def _view(imp: Importer, node: Node, layer: str, index: Index | None) -> str | TensorView:
+    """A view of a layer of this node; the layer if its values are in order."""
+    if index is None:
+        return layer
     name = f"{node.outputs[0]}@"
     imp.layer_names[name] = layer
     return TensorView(name, index, node)

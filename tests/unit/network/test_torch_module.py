@@ -184,6 +184,7 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
      "batch_norm.default is not supported; let it normalize by the batch when the module trains"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
+    (lambda: Written(lambda x: x.unsqueeze(2).mean(2).flatten(1)), "a reduction over axes [2]"),
     (lambda: Written(lambda x: functional.max_pool2d(x.permute(0, 1, 3, 2), 2)),
      "node 'permute' (Transpose): its values (samples 3x12x10) are in an order that no layer has"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
