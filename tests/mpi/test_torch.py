@@ -267,8 +267,6 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         model(images[:, :, :5])
     with pytest.raises(InputError, match="1 tensors are missing"):
         model.load_state_dict({k: v for k, v in model.state_dict().items() if k != "0.bias"})
-    with pytest.raises(InputError, match="belongs to the loss here; leave it out"):
-        parallel(nn.Sequential(*plain(), nn.Softmax(1)))
     for other in Product(), Doubled():
         with pytest.raises(InputError, match="stores its weights in another form"):
             parallel(other)
@@ -310,6 +308,17 @@ def test_tied_weights_train_as_in_pytorch(strategy: str, batch: tuple[Tensor, Te
     after = model.state_dict()
     assert list(after) == list(module.state_dict())
     assert len([*model.parameters()]) == len([*module.parameters()])
+    assert all(close(after[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_module_may_end_in_log_softmax(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    module = nn.Sequential(*plain(), nn.LogSoftmax(1)).double()
+    model = parallel(module, strategy)
+    module.load_state_dict(model.state_dict())
+    train(model, module, batch, [torch.optim.SGD(p, 0.1, 0.9) for p in (
+        model.parameters(), module.parameters())])
+    after = model.state_dict()
     assert all(close(after[name], value) for name, value in module.state_dict().items())
 
 
