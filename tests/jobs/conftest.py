@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from tests.limits import LIMIT_S
 #: The repository: some jobs train networks that are defined in tests/.
 ROOT = Path(__file__).resolve().parents[2]
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
+# Under nohup, jobs would ignore the end of their terminal.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def clean_environment(**extra: str) -> dict[str, str]:
