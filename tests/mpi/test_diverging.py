@@ -25,22 +25,24 @@ def model_of(strategy: str = "data") -> ParallelModule:
     return parallelize(module.double(), (2, 8, 8), BATCH, strategy)
 
 
+def images() -> Tensor:
+    return torch.randn(BATCH, 2, 8, 8, dtype=torch.float64,
+                       generator=torch.Generator().manual_seed(1))
+
+
 def iterate(model: ParallelModule, factor: float = 1.0) -> None:
-    images = torch.randn(BATCH, 2, 8, 8, dtype=torch.float64,
-                         generator=torch.Generator().manual_seed(1))
-    outputs, labels = model(images), model.local(torch.arange(BATCH) % 8)
+    outputs, labels = model(images()), model.local(torch.arange(BATCH) % 8)
     losses = functional.cross_entropy(outputs, labels, reduction="none")
     model.backward(hpcpar.torch.mean(losses, model) * factor)
 
 
 def one_more_forward(model: ParallelModule) -> None:
-    model(torch.zeros(BATCH, 2, 8, 8, dtype=torch.float64))
+    model(images())
 
 
 def without_backward(model: ParallelModule) -> None:
     """As after an error that this rank alone catches."""
-    outputs = model(torch.zeros(BATCH, 2, 8, 8, dtype=torch.float64))
-    hpcpar.torch.mean(outputs, model)
+    hpcpar.torch.mean(model(images()), model)
 
 
 def stops(model: ParallelModule) -> None:
@@ -80,7 +82,7 @@ def test_a_backward_pass_that_one_rank_leaves_out_is_found() -> None:
         iterate(model)
         iterate(model)
     text = str(caught.value)
-    assert f"rank {ODD} is at the forward pass of iteration 3, a sum over ranks" in text
+    assert f"rank {ODD} is at the forward pass of iteration 3, the comparison of samples" in text
     assert "at the forward pass of iteration 2, the comparison of losses" in text
 
 
