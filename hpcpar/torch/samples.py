@@ -51,6 +51,7 @@ def require_equal(engine: Engine, images: Tensor, rows: Iterable[int], box: Box)
     """
     if engine.world.size == 1 or (engine.iterations >= COMPARED and engine.iterations % EVERY):
         return
+    engine.world.lookout.place = f"the start of iteration {engine.iterations + 1}"
     stored = images.detach().cpu().contiguous().view(torch.uint8).numpy()
     parts = {"the batch": stored} if len(stored) == engine.plan.batch else {
         f"sample {row} of the batch": part for row, part in zip(rows, stored, strict=True)}
