@@ -107,8 +107,8 @@ def _sum_of_parts(imp: Importer, node: Node, axes: Sequence[int]) -> str | Tenso
     given = imp.view(node)
     axis = axes[0] % given.index.ndim
     if len(axes) != 1 or node.op != "ReduceSum" or given.index.shape[axis] > MOST_PARTS:
-        raise node.error(f"a reduction over axes {list(axes)}, which are parts of a layer's axes, "
-                         "is not supported; reduce over whole axes")
+        raise node.error(f"a reduction over axes {list(axes)} is not supported; reduce over whole "
+                         "axes of a layer")
     names = [f"{node.outputs[0]}@{i}" for i in range(given.index.shape[axis])]
     for i, name in enumerate(names):
         part = np.take(given.index, [i] if node.integer("keepdims", 1) else i, axis)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,3 +242,14 @@ def test_modules_on_the_command_line(model: str, capsys: pytest.CaptureFixture[s
         network(f"{model}:make", (3, 8, 8), 3)
     with pytest.raises(InputError, match=r"network 'none\.py': no such file"):
         network("none.py:make", (3, 8, 8))
+
+
+def test_a_softplus_that_ends_early_is_not_translated() -> None:
+    """Beyond the threshold it is the identity. Layers of other tests may take the operator."""
+    values = {"self": Tensor("x"), "beta": 1.0, "threshold": 20.0}
+    call = Call("softplus", "y", values, (3, 4, 4), (3, 4, 4))
+    assert _softplus(call)[0] == "Softplus"
+    with pytest.raises(UnknownCall):
+        _softplus(replace(call, values=values | {"threshold": 5.0}))
+from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall  # noqa: E402
+from hpcpar.network.read.torch_ops import _softplus  # noqa: E402
