@@ -53,7 +53,7 @@ def operator(name: str) -> Any:
     return found
 
 
-class Program:
+class AtenProgram:
     """A program that is ready to run."""
 
     def __init__(self, text: str) -> None:

@@ -28,7 +28,7 @@ from hpcpar.network.read.operations import (
     first_three,
 )
 from hpcpar.network.read.patterns import merged
-from hpcpar.network.read.whole_parts import WHOLE, Trace, whole_layer, with_parts
+from hpcpar.network.read.whole_parts import WHOLE, TracedCalls, whole_layer, with_parts
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
@@ -111,7 +111,8 @@ def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
 
 
 def build(operations: Operations, name: str, shape: Shape,
-          loss: type[Loss] = layers.SoftmaxCrossEntropy, trace: Trace | None = None) -> Network:
+          loss: type[Loss] = layers.SoftmaxCrossEntropy,
+          trace: TracedCalls | None = None) -> Network:
     """The network of operators, with a loss appended.
 
     With the `trace` of a PyTorch module, the parts that no layer describes become `Whole` layers.
@@ -132,7 +133,7 @@ def build(operations: Operations, name: str, shape: Shape,
 
 
 def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
-           trace: Trace | None) -> Network:
+           trace: TracedCalls | None) -> Network:
     """The network of operators that all have layers."""
     operations = merged(operations)
     operators = OPERATORS if trace is None else OPERATORS | {WHOLE: partial(whole_layer, trace)}

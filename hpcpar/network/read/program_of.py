@@ -13,10 +13,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.network.aten import ATTENTION, DROPOUT, Program
+from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
 from hpcpar.network.layers.base import Shape, image_of
 from hpcpar.network.read.torch_call import Tensor
-from hpcpar.network.read.whole_parts import Called, read_by
+from hpcpar.network.read.traced_calls import Called, read_by
 
 _aten = torch.ops.aten
 #: Attention on CPUs, which PyTorch's counter does not know.
@@ -167,7 +167,7 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
     InputError
         The part mixes samples, or PyTorch cannot run it.
     """
-    ready = Program(program.text)
+    ready = AtenProgram(program.text)
     dtype = next((t.dtype for t in program.tensors), torch.float32)
     weights = [t.detach().cpu() for t in program.tensors]
     draw = torch.Generator().manual_seed(0)
@@ -195,7 +195,7 @@ def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
     return torch.allclose(a, b, 0.0, ROUNDING * float(largest), equal_nan=True)
 
 
-def _costs(ready: Program, sample: Sequence[torch.Tensor],
+def _costs(ready: AtenProgram, sample: Sequence[torch.Tensor],
            weights: Sequence[torch.Tensor]) -> tuple[int, int]:
     """Bytes that autograd keeps for a sample besides inputs and weights, and flops."""
     xs = [x.clone().requires_grad_() for x in sample]

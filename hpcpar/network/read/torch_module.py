@@ -23,7 +23,7 @@ from hpcpar.network.read.torch_ops import (
     RESHAPES,
     TRANSLATIONS,
 )
-from hpcpar.network.read.whole_parts import Called, Trace
+from hpcpar.network.read.traced_calls import Called, TracedCalls
 
 if TYPE_CHECKING:
     from torch import Tensor as TorchTensor
@@ -93,7 +93,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     return TracedModule(network, tuple(shape), outputs, structure)
 
 
-def _trace(module: Module, shape: Shape) -> tuple[Operations, Trace, object]:
+def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:
     """The operators of a module in training mode, its calls, and the tree of its outputs."""
     name = type(module).__name__
     try:
@@ -125,7 +125,7 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, Trace, object]:
             part.training = mode
     reader = _Reader(program, module, name)
     operations = reader.read()
-    trace = Trace(reader.calls, reader.values, SAMPLES, operations.input, shape)
+    trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape)
     return operations, trace, program.call_spec.out_spec
 
 

@@ -2,71 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from hpcpar.errors import InputError
-from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
-from hpcpar.network.read.torch_call import Tensor
+from hpcpar.network.read.traced_calls import TracedCalls, read_by
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
 
-if TYPE_CHECKING:
-    import torch
-
 
 @dataclass(frozen=True)
-class Called:
-    """A call of a PyTorch operator: arguments by name, and the shape of its (first) result."""
-
-    operator: str
-    values: Mapping[str, object]
-    shape: Shape
-    #: Whether the result has real numbers.
-    real: bool = True
-
-
-@dataclass(frozen=True)
-class Trace:
-    """All calls of an exported module by their results, and its stored tensors.
-
-    `samples` is the batch of the trace, a prime number.
-    """
-
-    calls: dict[str, Called]
-    stored: Mapping[str, torch.Tensor]
-    samples: int
-    input: str
-    input_shape: Shape
-
-    def shape(self, name: str) -> Shape:
-        """Shape of a sample of a tensor."""
-        return self.input_shape if name == self.input else self.calls[name].shape[1:]
-
-
-def read_by(call: Called) -> list[str]:
-    """The tensors that a call reads."""
-    found: list[str] = []
-
-    def visit(value: object) -> None:
-        if isinstance(value, Tensor):
-            found.append(value)
-        elif isinstance(value, list | tuple):
-            for item in value:
-                visit(item)
-
-    for value in call.values.values():
-        visit(value)
-    return found
-
-
-@dataclass(frozen=True)
-class Part:
+class WholePart:
     """Operators that become one layer: the tensors that it reads and the one that it makes."""
 
     nodes: frozenset[int]
@@ -79,7 +29,7 @@ class _Nodes:
     """The operators that depend on the images, as a graph."""
 
     operations: Operations
-    trace: Trace
+    trace: TracedCalls
     makers: dict[str, int] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
 
@@ -151,7 +101,7 @@ class _Nodes:
         return found
 
 
-def part_around(operations: Operations, trace: Trace, name: str) -> Part | None:
+def part_around(operations: Operations, trace: TracedCalls, name: str) -> WholePart | None:
     """The smallest part with the operator that makes a tensor, whose inputs and output are samples
     of features or images; None if there is none.
     """
@@ -174,11 +124,13 @@ def part_around(operations: Operations, trace: Trace, name: str) -> Part | None:
         for output in irregular or outputs[:-1]:
             part.update(graph.readers.get(output, ()))
         part |= graph.wholes_beside(part, inputs, outputs)
+        if len(part) == before and len(outputs) == 1:
+            return WholePart(frozenset(part), tuple(inputs), outputs[0])
         if len(part) == before:
-            return Part(frozenset(part), tuple(inputs), outputs[0]) if len(outputs) == 1 else None
+            return None
 
 
-def with_parts(operations: Operations, trace: Trace, errors: NodeErrors,
+def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
                reasons: dict[str, NodeError]) -> Operations:
     """The operators with parts in place of those that have no layer.
 
@@ -205,7 +157,7 @@ def with_parts(operations: Operations, trace: Trace, errors: NodeErrors,
     return found
 
 
-def replaced(operations: Operations, part: Part) -> Operations:
+def replaced(operations: Operations, part: WholePart) -> Operations:
     """The operators with one in place of a part."""
     last = max(part.nodes)
     node = operations.nodes[last]
@@ -215,7 +167,7 @@ def replaced(operations: Operations, part: Part) -> Operations:
     return replace(operations, nodes=tuple(nodes))
 
 
-def whole_layer(trace: Trace, importer: Importer, node: Node) -> str:
+def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
     """Convert a part to a layer."""
     from hpcpar.network.read.program_of import layer_options, written
 

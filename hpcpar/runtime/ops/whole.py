@@ -30,7 +30,8 @@ class WholeOp(Operator):
         except ImportError as err:
             raise InputError(f"layer '{ctx.layer.name}' (whole) needs PyTorch: pip install "
                              "hpcpar[torch]") from err
-        self._program = importlib.import_module("hpcpar.network.aten").Program(ctx.layer.program)
+        aten = importlib.import_module("hpcpar.network.aten")
+        self._program = aten.AtenProgram(ctx.layer.program)
         #: This rank's part of whole output samples.
         self._own = (slice(None), *(slice(*interval) for interval in ctx.own[1:]))
         #: Inputs, weights and output of the last forward pass, for the backward pass.
