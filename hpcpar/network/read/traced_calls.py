@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hpcpar.network.builder import Option
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_call import Tensor
 
@@ -36,6 +37,8 @@ class TracedCalls:
     samples: int
     input: str
     input_shape: Shape
+    #: Fields of `Whole` layers by their programs and weights, which take runs to find.
+    measured: dict[Hashable, Mapping[str, Option]] = field(default_factory=dict)
 
     def shape(self, name: str) -> Shape:
         """Shape of a sample of a tensor."""

@@ -174,9 +174,11 @@ def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
     shapes = {name: trace.shape(name) for name in node.inputs}
     try:
         program = written(trace.calls, trace.stored, trace.samples, shapes, node.outputs[0])
-        options = layer_options(program, trace.shape(node.outputs[0]))
+        key = program.text, program.weights
+        if key not in trace.measured:
+            trace.measured[key] = layer_options(program, trace.shape(node.outputs[0]))
     except InputError as err:
         raise node.error(str(err)) from err
     sources = [importer.source(node, which) for which in range(len(node.inputs))]
     frozen = [not tensor.requires_grad for tensor in program.tensors]
-    return importer.add_whole(node, sources, program.weights, frozen, **options)
+    return importer.add_whole(node, sources, program.weights, frozen, **trace.measured[key])
