@@ -211,7 +211,9 @@ class Importer:
                                  f"{shape_text(shape)} as a layer; this use is not supported")
 
     def _shape(self, node: Node) -> Constant:
-        shape = np.array([BATCH, *self.sample_shape(node)[:1], *self.pixels(node)])
+        view = self.views.get(node.inputs[0])
+        dims = view.index.shape[1:] if view else (*self.sample_shape(node)[:1], *self.pixels(node))
+        shape = np.array([BATCH, *dims])
         start = node.integer("start", 0)
         return Constant.of(shape[start:node.integer("end", len(shape))])
 

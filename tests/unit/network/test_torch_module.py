@@ -171,10 +171,10 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a "
      "network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
-    (lambda: Written(lambda x: functional.pixel_shuffle(x.cumsum(1).cumsum(1), 1).mean((2, 3))),
+    (lambda: Written(lambda x: torch.bmm(x[:, 0].mT, x.cumsum(1).cumsum(1)[:, 0]).mean((1, 2))),
      "nodes 'cumsum', 'cumsum_1' (cumsum): operator cumsum is not supported; leave it out, or use "
-     "one from docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator "
-     "pixel_shuffle is not supported; use upsampling or a transposed convolution"),
+     "one from docs/reference/networks.md; node 'bmm' (bmm): operator bmm is not supported; "
+     "attention over pixels is out of scope"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
      "operator div.Tensor_mode is not supported"),
