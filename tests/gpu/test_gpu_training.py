@@ -20,8 +20,7 @@ from hpcpar.schedule.lower import lower
 from tests.kernel_support import fetch
 
 #: Networks, their images and batches.
-NETWORKS = {"lenet5": ((1, 28, 28), 8), "alexnet": ((3, 99, 99), 4), "resnet50": ((3, 64, 64), 4),
-            "tests/mpi/zoo.py:moves": ((3, 13, 11), 4)}
+NETWORKS = {"lenet5": ((1, 28, 28), 8), "alexnet": ((3, 99, 99), 4), "resnet50": ((3, 64, 64), 4)}
 
 
 def losses(name: str, backend: Any, precision: str,
