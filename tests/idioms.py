@@ -1,4 +1,6 @@
-"""Elementwise idioms of PyTorch code: modules with one function between convolutions."""
+"""Idioms of PyTorch code that compute with values or move them: modules with one function between
+convolutions.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +93,23 @@ def _cubic(x: Tensor) -> Tensor:
 
 def _gated(a: Tensor, b: Tensor) -> Tensor:
     return torch.tanh(a) * torch.sigmoid(b)
+
+
+def _as_pixels(x: Tensor, rows: int, columns: int, places_first: bool = False) -> Tensor:
+    """`pixel_shuffle` by hand."""
+    n, c, h, w = x.shape
+    if places_first:
+        apart = x.view(n, rows, columns, -1, h, w).permute(0, 3, 4, 1, 5, 2)
+    else:
+        apart = x.view(n, -1, rows, columns, h, w).permute(0, 1, 4, 2, 5, 3)
+    return apart.reshape(n, c // (rows * columns), h * rows, w * columns)
+
+
+def _as_channels(x: Tensor, rows: int, columns: int) -> Tensor:
+    """`pixel_unshuffle` by hand, the places before the channels."""
+    n, c, h, w = x.shape
+    apart = x.view(n, c, h // rows, rows, w // columns, columns).permute(0, 3, 5, 1, 2, 4)
+    return apart.reshape(n, -1, h // rows, w // columns)
 
 
 def _numbers(*dims: int) -> Tensor:
@@ -206,6 +225,21 @@ IDIOMS: dict[str, Callable[[], Between]] = {
     "mean of everything": lambda: Between(lambda x: x - x.mean((1, 2, 3), keepdim=True)),
     "channels last": lambda: Between(lambda x: (lambda y: y / y.sum(-1, keepdim=True))(
         x.permute(0, 2, 3, 1).exp()).permute(0, 3, 1, 2)),
+    "pixel shuffle": lambda: Between(lambda x: f.pixel_shuffle(x, 2)),
+    "pixel shuffle by hand": lambda: Between(lambda x: _as_pixels(x, 2, 1)),
+    "pixel shuffle, the places first": lambda: Between(
+        lambda a, b: _as_pixels(torch.cat([a, b], 1), 2, 2, places_first=True), 2),
+    "pixel unshuffle": lambda: Between(lambda x: f.pixel_unshuffle(x[..., :6], 3)),
+    "pixel unshuffle by hand": lambda: Between(lambda x: _as_channels(x[..., 1:], 2, 3)),
+    "part of a pixel unshuffle": lambda: Between(
+        lambda x: _as_channels(x[..., 1:], 2, 3)[:, 3:14, 1:]),
+    "there and back": lambda: Between(
+        lambda x: f.pixel_shuffle(f.pixel_unshuffle(x[..., :6], 2).sin(), 2)),
+    "nearest by expansion": lambda: Between(
+        lambda x: x[:, :, :, None, :, None].expand(-1, -1, -1, 2, -1, 3).reshape(
+            len(x), WIDTH, 12, 21)),
+    "nearest by repetition": lambda: Between(
+        lambda x: x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=-1)),
     "xielu": lambda: Between(lambda x: torch.where(
         x > 0, 0.8 * x * x + 0.5 * x, torch.expm1(torch.minimum(x, x * 0)) - 0.3 * x)),
 }

@@ -6,6 +6,7 @@ while it has none.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,8 @@ from hpcpar.network.layers import (
     Mish,
     Multiply,
     Pad,
+    PixelShuffle,
+    PixelUnshuffle,
     Pointwise,
     PReLU,
     Reduce,
@@ -110,12 +113,16 @@ class LayerCase:
     def image(self) -> Shape:
         """Extents of the network's images."""
         p = self.parts
-        return {1: (2 * p + 3,), 3: (p + 2, 2 * p + 3, p + 4)}.get(
+        extents = {1: (2 * p + 3,), 3: (p + 2, 2 * p + 3, p + 4)}.get(
             self.dimensions, (2 * p + 3, p + 4))
+        blocks = self.options["block"] if self.layer is PixelUnshuffle else (1,) * len(extents)
+        return tuple(n * b for n, b in zip(extents, blocks, strict=True))
 
     def network(self) -> Network:
         """The layer behind layers with weights, and before another one with weights."""
         width = channels(self.parts)
+        if self.layer is PixelShuffle:
+            width *= math.prod(self.options["block"])
         net = Graph("small", (2, *self.image))
         if self.dimensions:
             # biases that a normalization takes away again have no gradient
@@ -243,6 +250,10 @@ def cases(parts: int) -> dict[str, LayerCase]:
         "expand": case(Expand, 0, size=(p, p + 1)),
         "select": case(Select, channels=(2, 0, 2, *range(width)), begin=(1, 0), step=(2, 1),
                        size=(p + 1, p + 2)),
+        "pixel shuffle": case(PixelShuffle, block=(2, 3)),
+        "pixel shuffle of volumes": case(PixelShuffle, 3, block=(2, 1, 2)),
+        "pixel unshuffle": case(PixelUnshuffle, block=(1, 2)),
+        "pixel unshuffle of volumes": case(PixelUnshuffle, 3, block=(1, 2, 2)),
         "transposed": case(ConvTranspose2d, out_channels=width + 1, **ANY_2D,
                            output_padding=(1, 0)),
         "transposed in groups": case(ConvTranspose2d, out_channels=2 * width, **ANY_2D,

@@ -37,6 +37,8 @@ from hpcpar.network.layers import (
     MeanSquaredError,
     Multiply,
     Pad,
+    PixelShuffle,
+    PixelUnshuffle,
     Pointwise,
     PReLU,
     Reduce,
@@ -97,6 +99,10 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
         return x[(..., *(slice(b, b + s * (n - 1) + 1, s) for b, s, n in box))]
     if isinstance(layer, Expand):
         return x.reshape(*x.shape, *(1,) * len(layer.size)).expand(*x.shape, *layer.size)
+    if isinstance(layer, PixelShuffle):
+        return shuffled(x, layer.block)
+    if isinstance(layer, PixelUnshuffle):
+        return unshuffled(x, layer.block)
     if isinstance(layer, Unflatten):
         return x.reshape(len(x), *layer.shape)
     if isinstance(layer, AdaptiveAvgPool):
@@ -155,6 +161,23 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
               GlobalAvgPool: lambda t: t.flatten(2).mean(2),
               GlobalMaxPool: lambda t: t.flatten(2).max(2).values}
     return simple[type(layer)](x)
+
+
+def shuffled(x: Any, block: tuple[int, ...]) -> Any:
+    """PyTorch's pixel_shuffle with blocks of any extents, for any number of image axes."""
+    n, axes = len(x), len(block)
+    pairs = [axis for i in range(axes) for axis in (2 + axes + i, 2 + i)]
+    apart = x.reshape(n, -1, *block, *x.shape[2:]).permute(0, 1, *pairs)
+    return apart.reshape(n, -1, *(e * b for e, b in zip(x.shape[2:], block, strict=True)))
+
+
+def unshuffled(x: Any, block: tuple[int, ...]) -> Any:
+    """The inverse of `shuffled`."""
+    n, axes = len(x), len(block)
+    image = [e // b for e, b in zip(x.shape[2:], block, strict=True)]
+    apart = x.reshape(n, -1, *(e for pair in zip(image, block, strict=True) for e in pair))
+    order = (*range(3, 3 + 2 * axes, 2), *range(2, 2 + 2 * axes, 2))
+    return apart.permute(0, 1, *order).reshape(n, -1, *image)
 
 
 def torch_weight(weight: Any, groups: int) -> Any:

@@ -39,6 +39,7 @@ from tests.mpi.movements import (
 from tests.mpi.networks import random_graph, random_unet
 from tests.mpi.plans import random_config
 from tests.mpi.sharing import allgather
+from tests.mpi.zoo import moves
 from tests.unit.brute import within
 
 P = world().size
@@ -281,10 +282,13 @@ def test_movements_are_adjoint(family: Callable[[np.random.Generator], Movement]
 
 @pytest.mark.parametrize("seed", range(GRAPHS))
 def test_movements_of_random_plans_are_adjoint(seed: int, communicator: Communicator) -> None:
-    """All edges of graphs and U-Nets, 2D and 3D, under random plans: cut reductions, subsets of
-    ranks, several readers.
+    """All edges of graphs and U-Nets, 2D and 3D, and of layers that only move values, under random
+    plans: cut reductions, subsets of ranks, several readers.
     """
-    network, batch = (random_unet if seed % 2 else random_graph)(100 * P + seed)
+    if seed % 4 == 3:
+        network, batch = moves(), 5
+    else:
+        network, batch = (random_unet if seed % 2 else random_graph)(100 * P + seed)
     rng = np.random.default_rng([seed, P])
     configs = {layer.name: random_config(network, layer, P, rng) for layer in network.layers}
     plan = Plan(NetworkSpec(network.name, network.image_shape, network.classes), P, batch, "random",

@@ -46,6 +46,8 @@ from hpcpar.network.layers import (
     Multiply,
     Pad,
     Pair,
+    PixelShuffle,
+    PixelUnshuffle,
     Pointwise,
     PReLU,
     Reduce,
@@ -259,7 +261,8 @@ def cosmos() -> Network:
 
 
 def moves() -> Network:
-    """Chosen channels and pixels, features as images, resizing by any factor, padding of all kinds.
+    """Chosen channels and pixels, features as images, channels as pixels, resizing by any factor,
+    padding of all kinds.
     """
     net = Graph("moves", (3, 13, 11))
     net.add(Conv2d, "stem", out_channels=6, kernel=3, padding=1)
@@ -280,6 +283,9 @@ def moves() -> Network:
     fourth = net.add(Select, "all", channels=(0,) * 4)
     net.add(Add, "sum", after=(first, second, third, fourth))
     net.add(Pad, "channels", begin=(1, 0), end=(0, 1), value=0.5, channels=(1, 2))
+    net.add(PixelUnshuffle, "as channels", block=(2, 1))
+    net.add(Tanh, "tanh2")
+    net.add(PixelShuffle, "as pixels", block=(1, 2))
     net.add(Upsample, "nearest", size=(14, 5))
     net.add(AdaptiveAvgPool, "windows", size=(5, 3))
     net.add(Flatten, "flat")

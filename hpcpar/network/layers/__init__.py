@@ -53,7 +53,15 @@ from hpcpar.network.layers.pool import (
     MaxPool3d,
     Pool,
 )
-from hpcpar.network.layers.rearrange import Expand, Moves, Select, Unflatten
+from hpcpar.network.layers.rearrange import (
+    Expand,
+    Moves,
+    PixelShuffle,
+    PixelUnshuffle,
+    Select,
+    Shuffled,
+    Unflatten,
+)
 from hpcpar.network.layers.reduce import Reduce
 from hpcpar.network.layers.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.layers.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d

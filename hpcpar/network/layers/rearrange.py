@@ -1,4 +1,4 @@
-"""Layers that copy values without computing: selections, and features as images."""
+"""Layers that copy values without computing: selections, features as images, channels as pixels."""
 
 from __future__ import annotations
 
@@ -8,8 +8,24 @@ from functools import cached_property
 from typing import ClassVar
 
 from hpcpar.errors import InputError
-from hpcpar.network.layers.base import Layer, PassWork, Shape, axes_of, need_features, need_image
-from hpcpar.network.receptive_field import Picked, Relation, Same, Unflattened, Window
+from hpcpar.network.layers.base import (
+    Layer,
+    PassWork,
+    Shape,
+    axes_of,
+    need_features,
+    need_image,
+    shape_text,
+)
+from hpcpar.network.receptive_field import (
+    Granule,
+    Interpolated,
+    Picked,
+    Relation,
+    Same,
+    Unflattened,
+    Window,
+)
 
 
 @dataclass(frozen=True)
@@ -110,3 +126,83 @@ class Unflatten(Moves):
 
     def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
         return Same() if axis == "n" else Unflattened(math.prod(self.shape[1:]))
+
+
+@dataclass(frozen=True)
+class Shuffled(Moves):
+    """Base class: a block of pixels in one channel is one pixel in as many channels.
+
+    The order of channels is PyTorch's: places in a block, the last image axis fastest.
+
+    Attributes
+    ----------
+    block : tuple of int
+        Extents of a block along each image axis.
+    """
+
+    block: Shape = (2, 2)
+
+    def output_shape(self, x: Shape, *more: Shape) -> Shape:
+        need_image(self, x)
+        if len(self.block) != len(x) - 1 or min(self.block) < 1:
+            raise InputError(f"layer '{self.name}' ({self.kind}): blocks of {self.block} pixels "
+                             f"in an input {x}; give {len(x) - 1} positive numbers")
+        return self._shuffled(x)
+
+    def _shuffled(self, x: Shape) -> Shape:
+        raise NotImplementedError
+
+    def _extent(self, axis: str, x: Shape) -> int:
+        """Extent of a block along an image axis."""
+        return self.block[axes_of(x)[2:].index(axis)]
+
+    def variant(self, channels: int, whole: int) -> str:
+        return f" b={shape_text(self.block)}"
+
+
+@dataclass(frozen=True)
+class PixelShuffle(Shuffled):
+    """Channels to pixels: each channel of the output is made of a block's channels."""
+
+    kind: ClassVar[str] = "pixelshuffle"
+
+    def _shuffled(self, x: Shape) -> Shape:
+        channels, rest = divmod(x[0], math.prod(self.block))
+        if rest:
+            raise InputError(f"layer '{self.name}' (pixelshuffle): {x[0]} channels do not divide "
+                             f"into blocks of {shape_text(self.block)} pixels; give a multiple of "
+                             f"{math.prod(self.block)}")
+        return (channels, *(n * b for n, b in zip(x[1:], self.block, strict=True)))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        if axis == "n":
+            return Same()
+        if axis == "c":
+            return Unflattened(math.prod(self.block))
+        extent = self._extent(axis, x)
+        return Same() if extent == 1 else Interpolated(1, extent, taps=1)
+
+
+@dataclass(frozen=True)
+class PixelUnshuffle(Shuffled):
+    """Pixels to channels: the inverse of `PixelShuffle`."""
+
+    kind: ClassVar[str] = "pixelunshuffle"
+
+    def _shuffled(self, x: Shape) -> Shape:
+        if any(n % b for n, b in zip(x[1:], self.block, strict=True)):
+            raise InputError(f"layer '{self.name}' (pixelunshuffle): an input {x} does not divide "
+                             f"into blocks of {shape_text(self.block)} pixels; pad or crop it")
+        return (x[0] * math.prod(self.block),
+                *(n // b for n, b in zip(x[1:], self.block, strict=True)))
+
+    def relation(self, axis: str, x: Shape, which: int = 0) -> Relation:
+        if axis == "n":
+            return Same()
+        if axis == "c":
+            return Granule(self.granule(x))
+        extent = self._extent(axis, x)
+        return Same() if extent == 1 else Window(extent, extent)
+
+    def granule(self, x: Shape) -> int:
+        return math.prod(self.block)

@@ -16,8 +16,10 @@ from hpcpar.network.read.import_formulas import of_one_shape
 from hpcpar.network.read.import_windows import pool_all
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node
-from hpcpar.network.read.tensor_view import MOST_PARTS, Index, TensorView
+from hpcpar.network.read.tensor_view import Index, TensorView
 
+#: Most parts along an axis that are added.
+MOST_PARTS = 16
 #: The square root with the derivative 0 at 0, as PyTorch's norm has it.
 _ROOT: Term = ("mul", ("sqrt", ("where", ("greater", "x0", 0.0), "x0", 1.0)),
                ("greater", "x0", 0.0))

@@ -17,6 +17,8 @@ from hpcpar.network.layers import (
     Add,
     Affine,
     Concat,
+    PixelShuffle,
+    PixelUnshuffle,
     Select,
     Sigmoid,
 )
@@ -120,12 +122,33 @@ def _gather(imp: Importer, node: Node, index: Index) -> Index:
     return np.take(index, which.astype(np.int64), axis)
 
 
-def _space_to_depth(imp: Importer, node: Node, index: Index) -> Index:
-    size, (n, c, h, w) = node.integer("blocksize"), index.shape
-    blocks = index.reshape(n, c, h // size, size, w // size, size)
-    # PyTorch puts the channels before the places within a block, ONNX after them
-    order = (0, 1, 3, 5, 2, 4) if node.integer("last", 0) else (0, 3, 5, 1, 2, 4)
-    return blocks.transpose(order).reshape(n, -1, h // size, w // size)
+def depth_to_space(imp: Importer, node: Node) -> str:
+    """DepthToSpace: the channels of a block become its pixels."""
+    size, source = node.integer("blocksize"), imp.source(node)
+    if _places_first(node):
+        source = _columns(imp, node, source, imp.graph.shapes[source][0] // size**2)
+    return imp.add(PixelShuffle, node, [source], block=(size, size))
+
+
+def space_to_depth(imp: Importer, node: Node) -> str:
+    """SpaceToDepth: the pixels of a block become channels."""
+    size = node.integer("blocksize")
+    made = imp.add(PixelUnshuffle, node, [imp.source(node)], block=(size, size))
+    return _columns(imp, node, made, size**2) if _places_first(node) else made
+
+
+def _places_first(node: Node) -> bool:
+    """Whether a block's places come before its channels, as in ONNX; not so in PyTorch."""
+    mode = node.text("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise node.error(f"mode '{mode}' is not supported; use DCR or CRD")
+    return mode == "DCR"
+
+
+def _columns(imp: Importer, node: Node, layer: str, columns: int) -> str:
+    """A layer's channels, in rows of this number, column by column."""
+    order = np.arange(imp.graph.shapes[layer][0]).reshape(-1, columns).T.ravel().tolist()
+    return imp.add(Select, node, [layer], ".order", channels=tuple(order))
 
 
 def _expand(imp: Importer, node: Node, index: Index) -> Index:
@@ -138,6 +161,13 @@ def _tile(imp: Importer, node: Node, index: Index) -> Index:
     if repeats[0] != 1:
         raise node.error("repeated samples are not supported")
     return np.tile(index, repeats)
+
+
+def _repeat(imp: Importer, node: Node, index: Index) -> Index:
+    axis = node.integer("axis") % index.ndim
+    if axis == 0:
+        raise node.error("repeated samples are not supported")
+    return np.repeat(index, node.integer("repeats"), axis)
 
 
 def split(imp: Importer, node: Node) -> TensorView:
@@ -208,8 +238,8 @@ def identity(imp: Importer, node: Node) -> str | TensorView:
 
 reshape, squeeze, unsqueeze, flatten = (flat_features(_moved(move)) for move in (
     _reshape, _squeeze, _unsqueeze, _flatten))
-transpose, slices, gather, expand, tile, space_to_depth = (_moved(move) for move in (
-    _transpose, _slice, _gather, _expand, _tile, _space_to_depth))
+transpose, slices, gather, expand, tile, repeat = (_moved(move) for move in (
+    _transpose, _slice, _gather, _expand, _tile, _repeat))
 
 
 # -- elementwise operators -------------------------------------------------------------------------

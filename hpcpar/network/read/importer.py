@@ -213,9 +213,10 @@ class Importer:
                                  f"{shape_text(shape)} as a layer; this use is not supported")
 
     def _shape(self, node: Node) -> Constant:
-        shape = np.array([BATCH, *self.sample_shape(node)[:1], *self.pixels(node)])
-        start = node.integer("start", 0)
-        return Constant.of(shape[start:node.integer("end", len(shape))])
+        view = self.views.get(node.inputs[0])
+        dims = view.index.shape[1:] if view else (*self.sample_shape(node)[:1], *self.pixels(node))
+        shape = np.array([BATCH, *dims])
+        return Constant.of(shape[node.integer("start", 0):node.integer("end", len(shape))])
 
     def _fold(self, node: Node) -> Constant:
         """The output of a node whose inputs are all constants or omitted.

@@ -21,8 +21,6 @@ Attribute = float | bytes | Sequence[int] | Sequence[float]
 REMEDIES = {
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
                     "attention over pixels is out of scope"),
-    "depthtospace": "use upsampling or a transposed convolution",
-    "pixelshuffle": "use upsampling or a transposed convolution",
     "batchnorm.default": "let it normalize by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",

@@ -1,5 +1,6 @@
 """Source tensors with a layer's values in another order, and the layers that produce them:
-`Flatten`, `Unflatten`, `Select`, `Expand`, or none if the order is the layer's.
+`Flatten`, `Unflatten`, `Select`, `Expand`, `Upsample`, `PixelShuffle`, `PixelUnshuffle`, or none if
+the order is the layer's.
 
 Features may be images with one pixel in the source.
 """
@@ -15,12 +16,18 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcpar.network.builder import Graph, Option
-from hpcpar.network.layers import Concat, Expand, Flatten, Select, Unflatten
+from hpcpar.network.layers import (
+    Expand,
+    Flatten,
+    PixelShuffle,
+    PixelUnshuffle,
+    Select,
+    Unflatten,
+    Upsample,
+)
 from hpcpar.network.layers.base import Layer, Shape, image_of
 from hpcpar.network.read.operations import Node
 
-#: Most parts along an axis that are joined or added.
-MOST_PARTS = 16
 Index = npt.NDArray[np.int32]
 
 
@@ -105,13 +112,15 @@ def _selected(imp: LayerMaker, node: Node, base: str, index: Index, target: Shap
         return imp.add(Expand, node, [_picked(imp, node, features, lines[:, 0])], size=target[1:])
     if len(shape) != len(target):
         return None
+    if math.prod(target[1:]) > pixels:
+        return _as_pixels(imp, node, base, index, target)
     channels, places = np.divmod(index.reshape(target[0], -1), pixels)
     if (channels != channels[:, :1]).any():
         return None
     if len(shape) == 1:
         return _picked(imp, node, base, channels[:, 0])
     if (places != places[:1]).any():
-        return _joined(imp, node, base, index.reshape(target[0], -1), places, target)
+        return _as_channels(imp, node, base, index, target)
     box = _box(np.unravel_index(places[0].reshape(target[1:]), shape[1:]))
     if box is None:
         return None
@@ -121,21 +130,56 @@ def _selected(imp: LayerMaker, node: Node, base: str, index: Index, target: Shap
     return _picked(imp, node, base, channels[:, 0], options)
 
 
-def _joined(imp: LayerMaker, node: Node, base: str, index: Index, places: Index,
-            target: Shape) -> str | None:
-    """Channels taken from different pixels, as in space-to-depth: one selection for each set of
-    pixels, joined and put in order.
-    """
-    kinds = np.unique(places, axis=0, return_inverse=True)[1].ravel()
-    parts = [np.flatnonzero(kinds == kind) for kind in range(int(kinds.max()) + 1)]
-    if len(parts) > MOST_PARTS:
+def _as_pixels(imp: LayerMaker, node: Node, base: str, index: Index, target: Shape) -> str | None:
+    """Blocks of pixels from channels in any order, or from one channel each."""
+    shape = imp.graph.shapes[base]
+    block = tuple(n // m for n, m in zip(target[1:], shape[1:], strict=True))
+    if target[1:] != tuple(n * b for n, b in zip(shape[1:], block, strict=True)):
         return None
-    chosen = [_selected(imp, node, base, index[part].reshape(-1, *target[1:]),
-                        (len(part), *target[1:])) for part in parts]
-    if None in chosen:
+    pixels = math.prod(shape[1:])
+    channels, places = np.divmod(_in_blocks(index.reshape(target), block), pixels)
+    if (channels != channels[:, :1]).any() or (places != np.arange(pixels)).any():
         return None
-    joined = imp.add(Concat, node, [str(name) for name in chosen])
-    return _picked(imp, node, joined, np.argsort(np.concatenate(parts)).astype(np.int32))
+    by_block = channels[:, 0].reshape(target[0], -1)
+    if (by_block == by_block[:, :1]).all():
+        source = _picked(imp, node, base, by_block[:, 0])
+        return imp.add(Upsample, node, [source], scale=block)
+    source = _picked(imp, node, base, channels[:, 0])
+    return imp.add(PixelShuffle, node, [source], block=block)
+
+
+def _as_channels(imp: LayerMaker, node: Node, base: str, index: Index,
+                 target: Shape) -> str | None:
+    """Channels from the pixels of blocks, in any order, in a box of the image."""
+    shape = imp.graph.shapes[base]
+    coordinates = np.unravel_index(index.reshape(target), shape)
+    first = [along.reshape(target[0], -1)[:, 0] for along in coordinates]
+    steps = [np.diff(along, axis=axis) if target[axis] > 1 else np.ptp(along, keepdims=True) + 1
+             for axis, along in enumerate(coordinates)][1:]
+    block = tuple(int(step.flat[0]) for step in steps)
+    size = tuple(n * b for n, b in zip(target[1:], block, strict=True))
+    begin = tuple(min(int(along.min()), n - s)
+                  for along, n, s in zip(first[1:], shape[1:], size, strict=True))
+    inside = [along - b for along, b in zip(first[1:], begin, strict=True)]
+    if min(*block, *begin) < 0 or any((i >= b).any() for i, b in zip(inside, block, strict=True)):
+        return None
+    channels = np.ravel_multi_index((first[0], *inside), (shape[0], *block)).astype(np.int32)
+    box = (slice(None), *(slice(b, b + s) for b, s in zip(begin, size, strict=True)))
+    places = np.arange(math.prod(shape), dtype=np.int32).reshape(shape)[box]
+    if (_in_blocks(places, block)[channels] != index.reshape(target[0], -1)).any():
+        return None
+    options = {"begin": begin, "step": (1,) * len(size), "size": size}
+    source = _picked(imp, node, base, np.arange(shape[0], dtype=np.int32),
+                     {} if size == shape[1:] else options)
+    return _picked(imp, node, imp.add(PixelUnshuffle, node, [source], block=block), channels)
+
+
+def _in_blocks(image: Index, block: Shape) -> Index:
+    """The pixels of an image [C, ...] by channel and place in a block: [C * places, blocks]."""
+    extents = [e for n, b in zip(image.shape[1:], block, strict=True) for e in (n // b, b)]
+    axes = range(1, len(extents) + 1)
+    apart = image.reshape(-1, *extents).transpose(0, *axes[1::2], *axes[::2])
+    return apart.reshape(len(image) * math.prod(block), -1)
 
 
 def _picked(imp: LayerMaker, node: Node, base: str, channels: Index,

@@ -195,14 +195,21 @@ def _repeat(call: Call) -> Words:
     return "Tile", (*call.tensors("self"), call.literal(np.array(call.integers("repeats")))), {}
 
 
+def _repeat_interleave(call: Call) -> Words:
+    numbers = {"repeats": int(call.number("repeats")), "axis": int(call.number("dim"))}
+    return "Repeat", call.tensors("self"), numbers
+
+
 def _stack(call: Call) -> Words:
     names = cast(Sequence[str], call.values["tensors"])
     return "Stack", tuple(names), {"axis": int(call.number("dim")) % (len(call.shape) + 1)}
 
 
-def _unshuffle(call: Call) -> Words:
-    size = int(call.number("downscale_factor"))
-    return "SpaceToDepth", call.tensors("self"), {"blocksize": size, "last": 1}
+def _blocks(op: str, size: str) -> Translation:
+    """Channels to pixels or back; a block's places come after its channels."""
+    def translate(call: Call) -> Words:
+        return op, call.tensors("self"), {"blocksize": int(call.number(size)), "mode": b"CRD"}
+    return translate
 
 
 def _norm_along(call: Call) -> Words:
@@ -315,12 +322,14 @@ TRANSLATIONS: dict[str, Translation] = {
     "neg": _plain("Neg"),
     "pad": _pad,
     "permute": _permute,
-    "pixel_unshuffle": _unshuffle,
+    "pixel_shuffle": _blocks("DepthToSpace", "upscale_factor"),
+    "pixel_unshuffle": _blocks("SpaceToDepth", "downscale_factor"),
     "pow": _plain("Pow", "self", "exponent"),
     "prelu": _plain("PRelu", "self", "weight"),
     "relu": _plain("Relu"),
     "relu6": _plain("Clip", min=0.0, max=6.0),
     "repeat": _repeat,
+    "repeat_interleave": _repeat_interleave,
     "round": _round,
     "rsub": _reversed_difference,
     "select": _select,

@@ -1,12 +1,15 @@
-"""Selection of channels and pixels, and features as images, on a block."""
+"""Selection of channels and pixels, features as images, and channels as pixels, on a block."""
 
 from __future__ import annotations
+
+import itertools
+import math
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcpar.kernels.interface import Array
-from hpcpar.network.layers import Expand, Select, Unflatten
+from hpcpar.network.layers import Expand, PixelShuffle, Select, Shuffled, Unflatten
 from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.registry import operator
 
@@ -93,3 +96,42 @@ class UnflattenOp(Operator):
         dx = self.backend.zeros(self.dx.shape, self.dx.dtype)
         self._image(dx)[...] = self.dy
         self.dx[...] = dx
+
+
+@operator(Shuffled)
+class ShuffledOp(Operator):
+    """Copies pixels at one place in their blocks to or from the channels of that place."""
+
+    takes_bfloat16 = True
+
+    def __init__(self, ctx: Context) -> None:
+        super().__init__(ctx)
+        assert isinstance(ctx.layer, Shuffled)
+        block = ctx.layer.block
+        joins = isinstance(ctx.layer, PixelShuffle)
+        pixels, pixel_of_block = (ctx.own, ctx.need) if joins else (ctx.need, ctx.own)
+        channels = math.prod(block)
+        #: Boxes (x, y) of equal shapes; a part's rows need not end with a block.
+        self._copies = []
+        for channel, place in enumerate(itertools.product(*map(range, block))):
+            many, few = [], []
+            for i, b, (lo, hi), (first, _) in zip(place, block, pixels[2:], pixel_of_block[2:],
+                                                  strict=True):
+                begin, end = -((i - lo) // b), -((i - hi) // b)
+                many.append(slice(begin * b + i - lo, None, b))
+                few.append(slice(begin - first, end - first))
+            boxes = [(slice(None), slice(channel, None, channels), *few),
+                     (slice(None), slice(None), *many)]
+            self._copies.append((boxes[not joins], boxes[joins]))
+        self._reads_all = all(n % b == 0 for interval, b in zip(pixels[2:], block, strict=True)
+                              for n in interval)
+
+    def _forward(self) -> None:
+        for read, written in self._copies:
+            self.backend.copy(self.x[read], self.y[written])
+
+    def _backward(self) -> None:
+        if not self._reads_all:
+            self.dx[...] = 0
+        for read, written in self._copies:
+            self.backend.copy(self.dy[written], self.dx[read])

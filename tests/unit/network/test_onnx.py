@@ -170,8 +170,10 @@ def test_a_file_is_read_for_another_image_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "message"),
     [
-        ([("DepthToSpace", "x", "h"), *HEAD], "node 'the_DepthToSpace' (DepthToSpace): operator "
-         "DepthToSpace is not supported; use upsampling or a transposed convolution"),
+        ([("NonZero", "x", "h"), *HEAD], "node 'the_NonZero' (NonZero): operator NonZero is not "
+         "supported; leave it out, or use one from docs/reference/networks.md"),
+        ([("DepthToSpace", "x", "h", {"blocksize": 1, "mode": "RCD"}), *HEAD],
+         "mode 'RCD' is not supported; use DCR or CRD"),
         ([("Hardmax", "x", "h"), *HEAD],
          "operator Hardmax is not supported; leave it out, or use one from docs/reference/"),
         ([("AveragePool", "x", "h", {"kernel_shape": [2, 2], "pads": [0, 0, 1, 1]}), *HEAD],

@@ -113,6 +113,31 @@ def test_moves_of_values_become_layers(tmp_path: Path) -> None:
     assert [type(layer) for layer in others] == [ChannelScale, ChannelShift, PReLU]
 
 
+@pytest.mark.parametrize(("op", "options", "layers"), [
+    ("DepthToSpace", {}, ["select", "pixelshuffle"]),
+    ("DepthToSpace", {"mode": "DCR"}, ["select", "pixelshuffle"]),
+    ("DepthToSpace", {"mode": "CRD"}, ["pixelshuffle"]),
+    ("SpaceToDepth", {}, ["pixelunshuffle", "select"]),
+])
+def test_blocks_of_pixels_equal_onnx(tmp_path: Path, op: str, options: dict[str, str],
+                                     layers: list[str]) -> None:
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    from onnx.reference import ReferenceEvaluator
+
+    from tests.reference_layers import forward
+
+    attributes: dict[str, Any] = {"blocksize": 2, **options}
+    found = between(load(tmp_path, [(op, "x", "h", attributes)], 512, ("n", 8, 4, 16)))
+    assert [layer.kind for layer in found] == layers
+    x = np.arange(512.0).reshape(1, 8, 4, 16)
+    node = onnx.helper.make_node(op, ["x"], ["y"], **attributes)
+    (expected,) = ReferenceEvaluator(node).run(None, {"x": x})
+    y = torch.from_numpy(x)
+    for layer in found:
+        y = forward(layer, [y], [])
+    assert np.array_equal(y.numpy(), expected)
+
+
 @pytest.mark.parametrize(("op", "inputs", "scale", "shift"), [
     ("Mul", ("x", "three"), 3, 0), ("Mul", ("three", "x"), 3, 0), ("Div", ("x", "three"), 1 / 3, 0),
     ("Add", ("three", "x"), 1, 3), ("Sub", ("x", "three"), 1, -3), ("Sub", ("three", "x"), -1, 3),
