@@ -143,25 +143,6 @@ def test_a_deep_copy_trains_by_itself(strategy: str, batch: tuple[Tensor, Tensor
     assert changed == ["0.weight", "4.weight", "4.bias"]
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES[:3])
-def test_a_layer_in_another_mode_is_refused(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
-    """Frozen batch normalization would not be frozen, before and after `parallelize`."""
-    module = Normalized()
-    module.norm.eval()
-    with pytest.raises(InputError, match="'norm' is in evaluation mode and the module around it"):
-        parallel(module, strategy)
-    model = parallel(module.train(), strategy)
-    model.get_submodule("norm").eval()
-    for call in model, lambda x: model.step(x, batch[1], lambda y, own: y.sum()):
-        with pytest.raises(InputError, match="'norm' is in evaluation mode"):
-            call(batch[0])
-    assert model.train()(batch[0]).requires_grad
-    dropped = nn.Sequential(*plain(), nn.Dropout())
-    dropped[-1].eval()
-    with pytest.raises(InputError, match="'5' is in evaluation mode"):
-        parallel(dropped)
-
-
 def test_a_loss_of_an_evaluation_is_refused(batch: tuple[Tensor, Tensor]) -> None:
     model = parallel(plain())
     model.eval()

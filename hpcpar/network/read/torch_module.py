@@ -106,7 +106,8 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
     modes = [(part, part.training) for part in module.modules()]
     first = next(iter(module.parameters()), torch.zeros(1))
     images = torch.zeros(SAMPLES, *shape, dtype=first.dtype, device=first.device)
-    module.train()
+    for part in module.modules():  # train() may keep some in evaluation mode
+        part.training = True
     try:
         program = export(module, (images,), strict=False)
     except Exception as err:  # tracing runs the user's code
