@@ -20,7 +20,7 @@ from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.plan import Plan
-from hpcpar.torch import tensors
+from hpcpar.torch import samples, tensors
 from hpcpar.torch.autocast import outputs_as_asked
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
@@ -58,6 +58,8 @@ class ParallelModule(nn.Module):
     def _bind(self, module: nn.Module) -> None:
         """Make this rank's part: the tree of a module with parameters and buffers in its memory."""
         self.engine = self._make_engine()
+        #: Digests of the labels of the current iteration, in the order of calls.
+        self._labels: list[samples.Digests] = []
         self._boxes = OwnBoxes(self.engine, self._traced)
         with self.engine.tensors.turn():
             parts = [*tensors.own_parts(self.engine.executor, self.tensor_places,
@@ -153,7 +155,10 @@ class ParallelModule(nn.Module):
             whole = labels.new_zeros(self.plan.batch, *labels.shape[1:])
             whole[:len(labels)] = labels
             return self._boxes.cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
-        return self._boxes.cut(labels, rows, of)
+        box = self._boxes.cut(labels, rows, of)
+        if self.training and samples.are_compared(self.engine.iterations - self.engine.under_way):
+            self._labels.append(samples.digests(self.engine, labels, self.engine.samples, of))
+        return box
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
@@ -207,6 +212,7 @@ class ParallelModule(nn.Module):
     def run_backward(self, gradients: Sequence[Tensor]) -> None:
         """Run the backward pass from the gradients of the outputs."""
         boxes = self._boxes.joined(gradients, len(self.engine.own_rows))
+        self._compare_labels(self.engine.iterations - 1)
         self._compare(boxes)
         with AddedGradients(self.parts):
             self.engine.backward(boxes)
@@ -265,6 +271,10 @@ class ParallelModule(nn.Module):
                                 for out in outs], len(rows))
 
         everyone, box = engine.group, self._boxes.taken(images, self.training)
+        if samples.are_compared(engine.iterations):
+            self._labels = [samples.digests(engine, of, engine.samples, number) for number, of in
+                            enumerate([labels] if isinstance(labels, Tensor) else labels)]
+        self._compare_labels(engine.iterations)
         engine.group = engine.last_ranks
         try:
             with AddedGradients(self.parts):
@@ -273,6 +283,14 @@ class ParallelModule(nn.Module):
             engine.group = everyone
         engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]
         return torch.tensor(engine.last_loss, dtype=torch.float64)
+
+    def _compare_labels(self, iteration: int) -> None:
+        """Compare the labels of an iteration, counted from 0, over all ranks."""
+        given, self._labels = self._labels, []
+        if samples.are_compared(iteration):
+            samples.require_equal(self.engine, "labels", {
+                (name, f"{number} {part}"): digest for number, own in enumerate(given)
+                for (name, part), digest in own.items()})
 
     def _compare(self, gradients: Sequence[Tensor]) -> None:
         """Check that ranks with the same outputs have the same gradients, in first iterations."""
