@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
+from operator import is_
 from types import BuiltinFunctionType, FunctionType
 from typing import Any, NoReturn, cast
 
@@ -12,9 +13,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
 
-#: Dictionaries of hooks, of a module and of a parameter.
+#: Dictionaries of a module's hooks.
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
-_HOOKS_OF_TENSORS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 #: Types of attributes on which a module's computation may depend.
 _OPTIONS = (bool, int, float, str, type(None), FunctionType, BuiltinFunctionType)
 
@@ -40,13 +40,15 @@ class Tree:
 
     def __init__(self, module: nn.Module, replaced: Mapping[int, Tensor]) -> None:
         self.root = _copied(module, "", replaced, {})
-        self._parts = dict(self.root.named_modules())
-        self._options = [(path, part, _options(part)) for path, part in self._parts.items()]
+        parts = dict(self.root.named_modules())
+        self._options = [(path, vars(part), _options(part)) for path, part in parts.items()]
         self._members: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
-            (path, now, dict(now)) for path, part in self._parts.items()
+            (path, now, dict(now)) for path, part in parts.items()
             for now in (part._modules, part._parameters, part._buffers)]
-        self._addresses = [(name, tensor, tensor.data_ptr()) for name, tensor in (
+        self._tensors = [(name, tensor, tensor.data_ptr()) for name, tensor in (
             *self.root.named_parameters(), *self.root.named_buffers())]
+        self._hooks = [getattr(part, hooks) for part in parts.values() for hooks in _HOOKS]
+        self._named_hooks = [(path, hooks) for path in parts for hooks in _HOOKS]
 
     def require_unchanged(self) -> None:
         """Check that nothing has changed that the plan would have to see.
@@ -57,24 +59,24 @@ class Tree:
             An option, a submodule or a tensor is another one, or there is a hook.
         """
         self.require_own_tensors()
-        for name, tensor, _ in self._addresses:
-            _require_none(name, tensor, _HOOKS_OF_TENSORS)
-        for path, part, options in self._options:
-            for name, value in options.items():
-                now = vars(part).get(name, self)
-                if now is not value and not (type(now) is type(value) and now == value):
+        for path, now, before in self._options:
+            for name in _different(now, before):
+                if type(now.get(name)) is not type(before[name]) or now[name] != before[name]:
                     raise _changed(path, name)
-            _require_none(path, part, _HOOKS)
+        if any(self._hooks):
+            path, kind = next(named for named, hooks in
+                              zip(self._named_hooks, self._hooks, strict=True) if hooks)
+            raise _hook(path, kind)
+        for name, tensor, _ in self._tensors:
+            if tensor._backward_hooks or tensor._post_accumulate_grad_hooks:
+                raise _hook(name, "of its gradient")
 
     def require_own_tensors(self) -> None:
         """Check that no submodule or tensor has been replaced or moved."""
-        for path, members, before in self._members:
-            if len(members) != len(before) or any(members.get(name, self) is not value
-                                                  for name, value in before.items()):
-                raise _changed(path, next(
-                    name for name in (*members, *before) if name not in before
-                    or members.get(name, self) is not before[name]))
-        for name, tensor, address in self._addresses:
+        for path, now, before in self._members:
+            for name in (*_different(now, before), *(now.keys() - before.keys())):
+                raise _changed(path, name)
+        for name, tensor, address in self._tensors:
             if tensor.data_ptr() != address:
                 raise InputError(f"'{name}' is not in the executor's memory any more: change it in "
                                  "place, as with p.data.copy_(...), instead of p.data = ...")
@@ -125,12 +127,16 @@ def _changed(path: str, name: str) -> InputError:
                       "the plan does not see: change the module before, and tensors in place")
 
 
-def _require_none(name: str, of: Any, hooks: tuple[str, ...]) -> None:
-    for kind in hooks:
-        if getattr(of, kind):
-            raise InputError(f"'{name}' has a hook ({kind.strip('_')}), which would never be "
-                             "called: remove it, and return what you need from the module's "
-                             "forward")
+def _different(now: Mapping[str, Any], before: Mapping[str, Any]) -> list[str]:
+    """Names of values that are not the same objects; fast where all are."""
+    if all(map(is_, map(now.get, before), before.values())):
+        return []
+    return [name for name, value in before.items() if now.get(name) is not value]
+
+
+def _hook(name: str, kind: str) -> InputError:
+    return InputError(f"'{name}' has a hook ({kind.strip('_')}), which would never be called: "
+                      "remove it, and return what you need from the module's forward")
 
 
 def _refuse(path: str, what: str, *args: Any, **options: Any) -> NoReturn:

@@ -248,7 +248,7 @@ def other_forward(model: Any) -> None:
 
 REFUSED = {forward_hook: r"'stem' has a hook \(forward_hooks\), which would never be called",
            backward_hook: r"'stem' has a hook \(backward_hooks\), which would never be called",
-           hook_of_a_tensor: r"'last.weight' has a hook \(backward_hooks\)",
+           hook_of_a_tensor: r"'last.weight' has a hook \(of its gradient\)",
            other_option: "'stem.slope' has changed since hpcpar.torch.parallelize",
            other_rate: "'stem.drop.p' has changed since", other_layer: "'last' has changed since",
            new_layer: "'more' has changed", other_parameter: "'last.weight' has changed since",
