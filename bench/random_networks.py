@@ -38,6 +38,7 @@ from hpcpar.network.layers import (  # noqa: E402
     Loss,
     MeanSquaredError,
     SoftmaxCrossEntropy,
+    Whole,
 )
 from hpcpar.plan.boxes import items, local  # noqa: E402
 from hpcpar.plan.layout import owned  # noqa: E402
@@ -114,11 +115,13 @@ def truth_of(module: Any, shape: tuple[int, ...], batch: int,
     gradients: dict[str, list[Floats]] = {}
     for layer in network.weighted:
         found = [parameters.pop(name) for name in network.origins[layer.name]]
-        weights[layer.name] = [ours(network, layer, i, p.detach().numpy()).copy()
-                               for i, p in enumerate(found)]
-        gradients[layer.name] = [ours(network, layer, i, (
-            torch.zeros_like(p) if p.grad is None else p.grad).numpy())
-            for i, p in enumerate(found)]
+        values = [p.detach().numpy() for p in found]
+        slopes = [(torch.zeros_like(p) if p.grad is None else p.grad).numpy() for p in found]
+        if isinstance(layer, Whole):  # one vector of all
+            values, slopes = ([np.concatenate([a.ravel() for a in arrays])] if arrays else []
+                              for arrays in (values, slopes))
+        weights[layer.name] = [ours(network, layer, i, v).copy() for i, v in enumerate(values)]
+        gradients[layer.name] = [ours(network, layer, i, v) for i, v in enumerate(slopes)]
     lost = [name for name, p in parameters.items() if p.grad is not None]
     if lost:
         raise InputError(f"parameters of the module belong to no layer: {', '.join(lost[:3])}")

@@ -36,6 +36,27 @@ class Between(nn.Module):
         return self.last(y)
 
 
+class Tokens(nn.Module):
+    """A module of tokens [samples, pixels, channels], applied to an image's pixels."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(2).transpose(1, 2)
+        attends = isinstance(self.inner, nn.MultiheadAttention)
+        y = self.inner(tokens, tokens, tokens) if attends else self.inner(tokens)
+        y = y[0] if isinstance(y, tuple) else y
+        return x + y.transpose(1, 2).reshape(x.shape)
+
+
+def _attention(x: Tensor, q: Tensor, k: Tensor) -> Tensor:
+    pixels = x.flatten(2)
+    shares = ((q @ pixels).transpose(1, 2) @ (k @ pixels)).softmax(2)
+    return x + (pixels @ shares.transpose(1, 2)).view(x.shape)
+
+
 def _layer_norm(x: Tensor, weight: Tensor) -> Tensor:
     centered = x - x.mean(1, keepdim=True)
     return weight * (centered / torch.sqrt(centered.pow(2).mean(1, keepdim=True) + 1e-6))
@@ -189,11 +210,43 @@ IDIOMS: dict[str, Callable[[], Between]] = {
         x > 0, 0.8 * x * x + 0.5 * x, torch.expm1(torch.minimum(x, x * 0)) - 0.3 * x)),
 }
 
+#: Idioms with parts that need samples whole.
+WHOLE: dict[str, Callable[[], nn.Module]] = {
+    "attention over pixels": lambda: Between(_attention, q=_numbers(WIDTH, WIDTH),
+                                             k=_numbers(WIDTH, WIDTH)),
+    "multi-head attention": lambda: Between(Tokens(nn.MultiheadAttention(
+        WIDTH, 2, batch_first=True))),
+    "transformer encoder": lambda: Between(Tokens(nn.TransformerEncoderLayer(
+        WIDTH, 2, 8, 0.0, batch_first=True))),
+    "lstm along pixels": lambda: Between(Tokens(nn.LSTM(WIDTH, WIDTH, batch_first=True))),
+    "linear layer of rows": lambda: Between(nn.Linear(SHAPE[2], SHAPE[2])),
+    "mixing of rows": lambda: Between(
+        lambda x, w: torch.einsum("nchw,hk->nckw", x, w), w=_numbers(SHAPE[1], SHAPE[1])),
+    "filter of frequencies": lambda: Between(lambda x, w: torch.fft.irfft2(
+        torch.fft.rfft2(x) * w, s=SHAPE[1:]), w=_numbers(WIDTH, SHAPE[1], SHAPE[2] // 2 + 1)),
+    "bicubic": lambda: Between(lambda x: f.interpolate(x, scale_factor=1.5, mode="bicubic")),
+    "running sum": lambda: Between(lambda x: x.cumsum(2)),
+    "shifted windows": lambda: Between(lambda x: torch.roll(x, (1, -2), (2, 3))),
+    "sorted pixels": lambda: Between(lambda x: x.flatten(2).sort(2)[0].view_as(x)),
+    "largest of pixels": lambda: Between(
+        lambda x: x * x.flatten(2).topk(3, 2)[0].mean(2)[:, :, None, None]),
+    "spatial transformer": lambda: Between(lambda x: f.grid_sample(x, f.affine_grid(
+        torch.eye(2, 3, dtype=x.dtype).expand(len(x), 2, 3) * 0.9, list(x.shape), False),
+        align_corners=False)),
+    "patches": lambda: Between(lambda x: f.unfold(x, 3, padding=1).view(
+        -1, 9 * WIDTH, *SHAPE[1:])),
+    "gram matrix": lambda: Between(lambda x: torch.bmm(
+        x.flatten(2), x.flatten(2).transpose(1, 2)).mean(2)[:, :, None, None] + x),
+    "positions by an index": lambda: Between(
+        lambda x, t: x + t[(torch.arange(SHAPE[1])[:, None] - torch.arange(SHAPE[2])).abs()],
+        t=_numbers(SHAPE[2])),
+}
+
 
 def module(name: str) -> Any:
     """The float64 module of an idiom; its weights depend on the name only."""
     torch.manual_seed(sum(map(ord, name)))
-    made = IDIOMS[name]().double()
+    made = (IDIOMS | WHOLE)[name]().double()
     with torch.no_grad():
         made(torch.zeros(1, *SHAPE, dtype=torch.float64))  # shapes the last convolution
     return made

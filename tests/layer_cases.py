@@ -64,7 +64,9 @@ from hpcpar.network.layers import (
     Tanh,
     Unflatten,
     Upsample,
+    Whole,
 )
+from tests.whole_programs import attention
 
 TESTED = "tested"
 #: Convolutions of each number of image axes, for the layers before the tested one.
@@ -225,6 +227,9 @@ def cases(parts: int) -> dict[str, LayerCase]:
         "maximum of channels and rows": case(Reduce, axes="cw", how="max"),
         "first maximum along a column": case(Reduce, axes="h", how="first"),
         "sum of planes": case(Reduce, 3, axes="dw"),
+        "whole": case(Whole, **attention((width, 2 * p + 3, p + 4))),
+        "whole features": case(Whole, 0, **attention((width + 1,))),
+        "whole volumes": case(Whole, 3, **attention((width, p + 2, 2 * p + 3, p + 4))),
         "add": case(Add, inputs=3),
         "add volumes": case(Add, 3, inputs=2),
         "multiply": case(Multiply, inputs=2),

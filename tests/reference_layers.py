@@ -44,6 +44,7 @@ from hpcpar.network.layers import (
     SoftmaxCrossEntropy,
     Unflatten,
     Upsample,
+    Whole,
 )
 
 f = torch.nn.functional
@@ -145,6 +146,11 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
             return x.max(axes[0], keepdim=True).values
         return {"sum": torch.sum, "mean": torch.mean, "max": torch.amax}[layer.how](
             x, axes, keepdim=True)
+    if isinstance(layer, Whole):  # of tests/whole_programs.py
+        places, flat = x.reshape(*x.shape[:2], -1), weights[0].reshape(-1)
+        w0, w1 = flat[:x.shape[1]**2].reshape(x.shape[1], -1), flat[x.shape[1]**2:]
+        shares = f.softmax(torch.einsum("dc,ncp->ndp", w0, places) * places, 2)
+        return x + (w1[:, None] * (shares * places).sum(1, keepdim=True)).reshape(x.shape)
     simple = {Flatten: lambda t: t.flatten(1),
               GlobalAvgPool: lambda t: t.flatten(2).mean(2),
               GlobalMaxPool: lambda t: t.flatten(2).max(2).values}

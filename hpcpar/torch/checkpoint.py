@@ -14,7 +14,7 @@ from hpcpar.io.read_limit import bounded
 from hpcpar.network.layers import SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import traced
-from hpcpar.torch.tensors import TensorPlace, places, to_ours, to_theirs
+from hpcpar.torch.tensors import TensorPlace, places, to_ours, to_theirs, whole_shape
 from hpcpar.train import checkpoint
 from hpcpar.train.checkpoint import CheckpointState
 
@@ -34,7 +34,7 @@ def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
     state: dict[str, Tensor] = dict(module.state_dict())
     for name, place in places(module, trace).items():
         rows = checkpoint.resume_rows(
-            path, place.layer.name, 0, trace.network.shapes[place.layer.name][0],
+            path, place.layer.name, 0, whole_shape(trace.network, place.layer, place.what)[0],
             str(state[name].dtype).removeprefix("torch."), [f"params/{place.what}"])
         state[name] = torch.from_numpy(np.ascontiguousarray(
             to_theirs(place, rows[f"params/{place.what}"])))
@@ -70,9 +70,12 @@ def write_checkpoint(path: str, module: nn.Module, shape: Shape, state_file: str
     network, values = trace.network, module.state_dict()
 
     def tensors(by_name: dict[str, TensorPlace]) -> Iterator[tuple[str, np.ndarray]]:
+        parts: dict[str, list[np.ndarray]] = {}
         for place, name in {place: name for name, place in by_name.items()}.items():
-            yield (f"{place.layer.name}/{place.what}",
-                   to_ours(network, place, values[name].numpy()))
+            parts.setdefault(f"{place.layer.name}/{place.what}", []).append(
+                to_ours(network, place, values[name].numpy()))
+        for path, arrays in parts.items():
+            yield path, arrays[0] if len(arrays) == 1 else np.concatenate(arrays, axis=1)
 
     state = CheckpointState(0, 0, 0, 0, network.name, tuple(network.image_shape), network.classes)
     checkpoint.write(path, checkpoint.image(tensors(places(module, trace)), (), state))

@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm
+from hpcpar.network.layers import BatchNorm, Whole
 from hpcpar.runtime.executor import Executor
 
 
@@ -21,6 +21,12 @@ class Modes:
         modules, self._model = dict(model.named_modules(remove_duplicate=False)), model
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
                        if layer.random or layer.buffers(network.input_shape(layer))]
+        rests = {part for layer, _, part in self._parts if not isinstance(layer, Whole)}
+        #: Dropout of parts that run whole, in one mode.
+        self._whole = [(path, part) for path, part in model.named_modules()
+                       if _drops(part) and part not in rests] if any(
+            isinstance(layer, Whole) for layer, _, _ in self._parts) else []
+        self._parts = [each for each in self._parts if not isinstance(each[0], Whole)]
 
     def require_evaluation(self) -> None:
         """Check that all parts evaluate, where the model does.
@@ -30,7 +36,7 @@ class Modes:
         InputError
             A normalization with running statistics, or dropout, is in training mode.
         """
-        for _, path, part in self._parts:
+        for path, part in (*((path, part) for _, path, part in self._parts), *self._whole):
             if part.training:
                 raise InputError(f"'{path}' is in training mode and the model in evaluation mode, "
                                  "in which all layers evaluate: call eval() on the whole model")
@@ -41,8 +47,14 @@ class Modes:
         Raises
         ------
         InputError
-            Statistics are averaged over all batches (momentum=None), but by micro-batch.
+            Statistics are averaged over all batches (momentum=None), but by micro-batch; or dropout
+            rests in a part that runs whole.
         """
+        for path, part in self._whole:
+            if not part.training:
+                raise InputError(f"'{path}' is in evaluation mode and the model in training mode, "
+                                 "but it is in a part that runs whole in PyTorch, which has one "
+                                 "mode: call train() on the whole model")
         for part in {part for _, _, part in self._parts if part.training}:
             if part._buffers.get("num_batches_tracked") is not None:
                 part.num_batches_tracked.add_(1)
@@ -59,6 +71,12 @@ class Modes:
                 momenta[layer.name] = momentum
         executor.set_modes(frozenset(layer.name for layer, _, part in self._parts
                                      if not part.training), momenta)
+
+
+def _drops(part: nn.Module) -> bool:
+    """Whether a module has a rate of dropout, as dropout, attention and recurrent layers do."""
+    rates = (getattr(part, name, 0.0) for name in ("p", "dropout"))
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def _module_of(layer: str, modules: Mapping[str, nn.Module]) -> tuple[str, nn.Module]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from hpcpar.errors import InputError
 from hpcpar.torch.model import ParallelModule
-from hpcpar.torch.tensors import TensorPlace, own_part, to_theirs
+from hpcpar.torch.tensors import TensorPlace, held, own_part, to_theirs
 from hpcpar.train import global_tensors
 
 
@@ -30,10 +30,9 @@ def optimizer_state_dict(model: ParallelModule, optimizer: Optimizer) -> dict[st
     whole = copy.copy(optimizer.state_dict())
     state = whole["state"] = {number: dict(kept) for number, kept in whole["state"].items()}
     numbers, keys = _numbers(model, optimizer), _keys(model, optimizer)
-    layers: dict[str, dict[str, str]] = {}
+    layers: dict[str, list[str]] = {}
     for name in numbers:
-        place = model.tensor_places[name]
-        layers.setdefault(place.layer.name, {})[place.what] = name
+        layers.setdefault(model.tensor_places[name].layer.name, []).append(name)
     for names in layers.values():
         for key in keys:
             for name, value in _gathered(model, optimizer, names, key).items():
@@ -86,22 +85,21 @@ def _keys(model: ParallelModule, optimizer: Optimizer) -> list[str]:
     return sorted(set().union(*(keys for keys, _ in ranks)))
 
 
-def _gathered(model: ParallelModule, optimizer: Optimizer, names: Mapping[str, str],
+def _gathered(model: ParallelModule, optimizer: Optimizer, names: Sequence[str],
               key: str) -> dict[str, Tensor]:
-    """The whole tensors of a layer, by parameter; `names` has its ``weight`` and ``bias``."""
+    """The whole tensors of a layer's parameters, by their names."""
     executor, world = model.engine.executor, model.engine.world
-    places = {what: model.tensor_places[name] for what, name in names.items()}
-    layer = next(iter(places.values())).layer
-    parts, p = [], executor.parameters[layer.name]
-    arrays = [array for array in p.split(p.flat) if array is not None]
-    for like, what in zip(arrays, ("weight", "bias"), strict=False):
-        kept = optimizer.state.get(model.get_parameter(names[what]), {}) if what in names else {}
-        value = kept.get(key)
-        parts.append(np.zeros(like.size, like.dtype) if value is None
-                     else value.detach().cpu().numpy().ravel())
-    wholes = dict(global_tensors.of_layer(executor, world, layer, np.concatenate(parts)))
-    return {names[what]: _on_all(model, wholes.get(f"{layer.name}/{what}"), place)
-            for what, place in places.items()}
+    places = {name: model.tensor_places[name] for name in names}
+    layer = places[names[0]].layer
+    p = executor.parameters[layer.name]
+    flat = np.zeros(p.flat.size, p.flat.dtype)
+    for name, place in places.items():
+        value = optimizer.state.get(model.get_parameter(name), {}).get(key)
+        if value is not None:
+            held(p, place, flat)[...] = value.detach().cpu().numpy()
+    wholes = dict(global_tensors.of_layer(executor, world, layer, flat))
+    return {name: _on_all(model, wholes.get(f"{layer.name}/{place.what}"), place)
+            for name, place in places.items()}
 
 
 def _on_all(model: ParallelModule, gathered: Any, place: TensorPlace) -> Tensor:

@@ -15,9 +15,10 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Shape
+from hpcpar.network.layers import Layer, Shape, Whole
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.runtime.executor import Executor
+from hpcpar.runtime.parameters import Parameters
 from hpcpar.train import global_tensors
 from hpcpar.train.checkpoint import RUNNING
 
@@ -29,12 +30,14 @@ STATISTICS = ("running_mean", "running_var")
 class TensorPlace:
     """The place of a module's tensor: a layer's ``weight``, ``bias``, or one of `RUNNING`.
 
-    `shape` is the shape in the module.
+    `shape` is the shape in the module. `first` is its place in a weight that holds several tensors,
+    else None.
     """
 
     layer: Layer
     what: str
     shape: Shape
+    first: int | None = None
 
 
 def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
@@ -50,6 +53,12 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
     by_name: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
         stored = traced.network.origins.get(layer.name, ())
+        if isinstance(layer, Whole):
+            first = 0
+            for name in stored:
+                by_name[name] = TensorPlace(layer, "weight", shapes[name], first)
+                first += state[name].numel()
+            continue
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
         x = traced.network.input_shape(layer)
         whats = ["weight", "bias"] if layer.bias_shape(x) else ["weight"] * layer.has_weights
@@ -62,16 +71,16 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
             parts += [(f"{prefix}.{statistic}", what)
                       for statistic, what in zip(STATISTICS, RUNNING, strict=True)]
         for name, what in parts:
-            if name not in shapes or np.prod(shapes[name]) != np.prod(_whole(traced.network, layer,
-                                                                             what)):
+            expected = whole_shape(traced.network, layer, what)
+            if name not in shapes or np.prod(shapes[name]) != np.prod(expected):
                 raise InputError(f"layer '{layer.name}': the module computes its {what} from "
                                  f"'{name}'; store it as a parameter of the module")
             by_name[name] = TensorPlace(layer, what, shapes[name])
-    first = {state[name]: place for name, place in by_name.items()}  # tied tensors are one key
-    return {name: first[t] for name, t in state.items() if t in first}
+    by_tensor = {state[name]: place for name, place in by_name.items()}  # tied ones are one key
+    return {name: by_tensor[t] for name, t in state.items() if t in by_tensor}
 
 
-def _whole(network: Network, layer: Layer, what: str) -> Shape:
+def whole_shape(network: Network, layer: Layer, what: str) -> Shape:
     """Shape of a layer's whole tensor in checkpoints."""
     x = network.input_shape(layer)
     if what in RUNNING:
@@ -81,14 +90,30 @@ def _whole(network: Network, layer: Layer, what: str) -> Shape:
 
 def to_ours(network: Network, place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     """A module's tensor in the shape of checkpoints."""
+    if place.first is not None:
+        return value.reshape(1, -1)
     value = place.layer.exchanged(value) if place.what == "weight" else value
-    return value.reshape(_whole(network, place.layer, place.what))
+    return value.reshape(whole_shape(network, place.layer, place.what))
 
 
 def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     """A checkpoint's tensor in the module's shape."""
+    if place.first is not None:
+        return _part(place, value).reshape(place.shape)
     value = place.layer.exchanged(value) if place.what == "weight" else value
     return value.reshape(place.shape)
+
+
+def _part(place: TensorPlace, value: Array) -> Array:
+    """The values of a tensor in a weight that holds several."""
+    first = place.first or 0
+    return value.reshape(-1)[first:first + int(np.prod(place.shape, dtype=int))]
+
+
+def held(p: Parameters, place: TensorPlace, flat: Array) -> Array:
+    """This rank's part of a weight or bias in a flat buffer."""
+    value = p.split(flat)[place.what == "bias"]
+    return value if place.first is None else _part(place, value).reshape(place.shape)
 
 
 def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
@@ -103,10 +128,10 @@ def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
             continue
         seen.add(place)
         p = executor.parameters[place.layer.name]
-        which = 0 if place.what == "weight" else 1
-        value, gradient = p.split(p.flat)[which], p.split(p.grad)[which]
+        value, gradient = held(p, place, p.flat), held(p, place, p.grad)
         first = p.layout.holds(executor.rank) and p.layout.replica(executor.rank) == 0
-        k = p.layout.config.coordinate("k", executor.rank) if first and which else 0
+        k = p.layout.config.coordinate("k", executor.rank) if (
+            first and place.what == "bias") else 0
         yield name, to_torch(value), to_torch(gradient), bool(first and not k)
 
 
@@ -126,7 +151,7 @@ def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
     out = {}
     for name, place in by_name.items():
         gathered = values.get(f"{place.layer.name}/{place.what}")
-        shape = _whole(executor.network, place.layer, place.what)
+        shape = whole_shape(executor.network, place.layer, place.what)
         dtype = np.float64 if gathered is None else gathered.dtype
         value = world.bcast_array(gathered, shape, world.bcast(dtype))
         out[name] = torch.from_numpy(np.ascontiguousarray(to_theirs(place, value)))
@@ -135,6 +160,8 @@ def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
 
 def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
     """This rank's part of a whole tensor, or of its optimizer state."""
+    if place.first is not None:
+        return whole.detach().cpu().numpy()
     p = executor.parameters[place.layer.name]
     rows = to_ours(executor.network, place, whole.detach().cpu().numpy())[p.start:p.stop]
     return rows[:, slice(*p.columns)] if place.what == "weight" and rows.ndim > 1 else rows
@@ -149,4 +176,4 @@ def put(executor: Executor, by_name: Mapping[str, TensorPlace],
         if place.what in RUNNING:
             p.backend.to_device(part, p.buffers[RUNNING.index(place.what)])
         else:
-            p.backend.to_device(part, p.split(p.flat)[place.what == "bias"])
+            p.backend.to_device(part, held(p, place, p.flat))

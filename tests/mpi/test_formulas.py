@@ -18,13 +18,13 @@ import torch
 
 from bench.random_networks import check_truth, truth_of
 from hpcpar.network.layers import MeanSquaredError
-from tests.idioms import IDIOMS, SHAPE, WIDTH, Between, module
+from tests.idioms import IDIOMS, SHAPE, WHOLE, WIDTH, Between, module
 from tests.reference_layers import function
 
 SIZE = world().size
 #: Each number of ranks has a share of them, without one with tied weights, which a random plan does
 #: not cut alike.
-NAMES = sorted(set(IDIOMS) - {"learned gate"})[SIZE % 3::3]
+NAMES = sorted({*IDIOMS, *WHOLE} - {"learned gate"})[SIZE % 3::3]
 SEEDS = [100 * SIZE + i for i in range(8 if SIZE <= 4 else 3)]
 ONE = ("abs", "asinh", "atan", "cos", "erf", "neg", "sigmoid", "sin", "softplus", "square", "tanh")
 TWO = ("add", "maximum", "minimum", "mul", "sub")

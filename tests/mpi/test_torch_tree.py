@@ -299,6 +299,32 @@ def test_a_layer_that_trains_in_an_evaluation_is_refused(layer: str,
         model(batch[0])
 
 
+class Attention(nn.Module):
+    """A part that no layer describes, with dropout, behind a batch normalization."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(2)
+        self.mix = nn.TransformerEncoderLayer(2, 1, 4, 0.3, batch_first=True)
+        self.last = nn.Linear(2, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.mix(self.norm(x).flatten(2).transpose(1, 2)).mean(1))
+
+
+@pytest.mark.parametrize("layer", ["mix.dropout", "mix.self_attn"])
+def test_a_part_that_runs_whole_has_one_mode(layer: str, batch: tuple[Tensor, Tensor]) -> None:
+    model = parallel(Attention(), "data")
+    model.get_submodule("norm").eval()
+    assert model(batch[0]).requires_grad
+    model.get_submodule(layer).eval()
+    with pytest.raises(InputError, match=f"'{layer}' is in evaluation .* part that runs whole"):
+        model(batch[0])
+    model.eval().get_submodule(layer).train()
+    with pytest.raises(InputError, match=f"'{layer}' is in training mode and the model in eval"):
+        model(batch[0])
+
+
 def test_hooks_of_the_module_are_noted(module: Blocks, capsys: pytest.CaptureFixture[str],
                                        batch: tuple[Tensor, Tensor]) -> None:
     """The plan has what hooks compute on outputs."""

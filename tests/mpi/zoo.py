@@ -57,9 +57,11 @@ from hpcpar.network.layers import (
     Tanh,
     Unflatten,
     Upsample,
+    Whole,
 )
 from tests.mpi import skips
 from tests.own_layers import Blur, Softplus
+from tests.whole_programs import attention
 
 
 def narrow(network: Network, factor: int, without: Collection[str] = ()) -> Network:
@@ -313,6 +315,7 @@ def channelwise() -> Network:
     net.add(Reduce, "rows", after=x, axes="w", how="mean")
     z = net.add(Upsample, "along rows", size=(4, 4))
     net.add(Add, "sum2", after=(x, y, z))
+    net.add(Whole, "attention", **attention(net.shapes[net.last], 0.2))
     net.add(ChannelScale, "scale2")
     net.add(ChannelShift, "shift2")
     net.add(Mish, "mish")

@@ -228,7 +228,9 @@ class Workload:
         n_y = self._items(output)
         x = self.shape_of(needs[0]) if needs else ()
         all_flops = layer.forward_flops(network.input_shape(layer))
-        flops = all_flops / math.prod(network.shapes[layer.name]) * n_y / config.k
+        outputs = (self.shape_of(output)[0] if layer.whole_samples
+                   else n_y / math.prod(network.shapes[layer.name]))
+        flops = all_flops * outputs / config.k
         weights = self._weights(layer) if layer.has_weights else 0
         return _Local(x, self.shape_of(output), n_x, n_y, weights, flops,
                       _variant(network, layer, x))

@@ -130,6 +130,9 @@ def kept_bytes(network: Network, plan: Plan, layer: Layer, samples: int, rank: i
     if layer.statistics:
         return layer.sums_bytes * _items(moments_layout(network, plan, layer, samples), rank)
     item_bytes = layer.kept_bytes(plan.item_bytes) if training else 0
+    if layer.whole_samples:
+        extent = (y.largest if rank is None else shape(y.box(rank)))[0]
+        return item_bytes * extent * math.prod(network.shapes[layer.name])
     return item_bytes * _items(y, rank) if item_bytes else 0
 
 

@@ -57,4 +57,5 @@ from hpcpar.network.layers.rearrange import Expand, Moves, Select, Unflatten
 from hpcpar.network.layers.reduce import Reduce
 from hpcpar.network.layers.resample import AdaptiveAvgPool, Pad, Resampled, Upsample
 from hpcpar.network.layers.transposed import ConvTranspose, ConvTranspose2d, ConvTranspose3d
+from hpcpar.network.layers.whole import Whole
 from hpcpar.network.layers.windowed import Windowed

@@ -134,6 +134,8 @@ class Layer:
     splits_channels: ClassVar[bool] = True
     #: True if strategies that cut channels leave this layer's channels together.
     gathers_channels: ClassVar[bool] = False
+    #: True if a rank with a part of the output's image computes whole samples.
+    whole_samples: ClassVar[bool] = False
     #: Flops of the forward pass per output; `forward_flops` may count otherwise.
     output_flops: ClassVar[float] = 1.0
     #: Share of the outputs that training keeps; it zeroes the others.

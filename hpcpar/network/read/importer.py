@@ -14,6 +14,7 @@ from hpcpar.io.read_limit import require_memory
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
+from hpcpar.network.layers.whole import Whole
 from hpcpar.network.read.folded_size import most_values
 from hpcpar.network.read.layer_names import LayerNames
 from hpcpar.network.read.operations import (
@@ -23,6 +24,7 @@ from hpcpar.network.read.operations import (
     Constant,
     Node,
     NodeError,
+    NodeErrors,
     Operations,
     decimal,
     grouped,
@@ -103,7 +105,7 @@ class Importer:
                                          f"({one_line(err)}); export it again"))
                 self._lost.update(node.outputs)
         if errors:
-            raise InputError(f"{self.operations.source}: {'; '.join(grouped(errors))}")
+            raise NodeErrors(self.operations.source, errors)
 
     def notes(self) -> tuple[str, ...]:
         """Differences between the network and its source."""
@@ -379,6 +381,16 @@ class Importer:
                 self.graph.layers[-1], weights_of="" if owner == name else owner,
                 weights=self._trained.pop(node.outputs[0], "trained"))
         return name
+
+
+    def add_whole(self, node: Node, sources: Sequence[str], weights: tuple[str, ...],
+                  frozen: Sequence[bool], **options: Option) -> str:
+        """Add a part of a module; `weights` are the module's tensors, `frozen` ones not trained."""
+        self._weights_of[node.outputs[0]] = weights
+        if any(frozen):
+            mixed = not (all(frozen) or self.loss.outside)  # there, the user's optimizer decides
+            self._trained[node.outputs[0]] = "otherwise" if mixed else "frozen"
+        return self.add(Whole, node, sources, suffix="", **options)
 
 
 def _transposed(node: Node, constant: Constant) -> Constant:

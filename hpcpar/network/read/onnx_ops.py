@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from hpcpar.errors import InputError
 from hpcpar.network import layers
@@ -20,8 +21,14 @@ from hpcpar.network.read import import_windows as windows
 from hpcpar.network.read.import_views import Conversion
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.join_formulas import joined
-from hpcpar.network.read.operations import Operations, first_three
+from hpcpar.network.read.operations import (
+    NodeError,
+    NodeErrors,
+    Operations,
+    first_three,
+)
 from hpcpar.network.read.patterns import merged
+from hpcpar.network.read.whole_parts import WHOLE, TracedCalls, whole_layer, with_parts
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
@@ -104,21 +111,40 @@ def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
 
 
 def build(operations: Operations, name: str, shape: Shape,
-          loss: type[Loss] = layers.SoftmaxCrossEntropy) -> Network:
+          loss: type[Loss] = layers.SoftmaxCrossEntropy,
+          trace: TracedCalls | None = None) -> Network:
     """The network of operators, with a loss appended.
+
+    With the `trace` of a PyTorch module, the parts that no layer describes become `Whole` layers.
 
     Raises
     ------
     InputError
         Operators have no layer, or shapes do not fit.
     """
+    reasons: dict[str, NodeError] = {}
+    while True:
+        try:
+            return _build(operations, name, shape, loss, trace)
+        except NodeErrors as err:
+            if trace is None:
+                raise
+            operations = with_parts(operations, trace, err, reasons)
+
+
+def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
+           trace: TracedCalls | None) -> Network:
+    """The network of operators that all have layers."""
     operations = merged(operations)
-    importer = Importer(operations, Graph(name, shape), OPERATORS, loss)
+    operators = OPERATORS if trace is None else OPERATORS | {WHOLE: partial(whole_layer, trace)}
+    importer = Importer(operations, Graph(name, shape), operators, loss)
     importer.run()
     ends = []
     for output in operations.outputs:
         try:
             ends.append(importer.layer(output))
+        except NodeError as err:
+            raise NodeErrors(operations.source, [err]) from err
         except KeyError as err:
             raise InputError(f"{operations.source}: the output '{output}' does not depend on the "
                              f"input '{operations.input}'") from err
@@ -130,7 +156,8 @@ def build(operations: Operations, name: str, shape: Shape,
     try:
         importer.graph.keep(ends)
         origins = joined(importer.graph, ends, importer.origins)
-        notes = (*importer.notes(), *_frozen(importer.graph, loss), *_unused(operations))
+        notes = (*importer.notes(), *_frozen(importer.graph, loss),
+                 *_unused(operations, importer), *_whole(importer.graph))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=origins)
     except InputError as err:
@@ -145,11 +172,22 @@ def _frozen(graph: Graph, loss: type[Loss]) -> Iterator[str]:
                "with hpcpar weights from-torch and hpcpar run --resume --partial")
 
 
-def _unused(operations: Operations) -> Iterator[str]:
+def _whole(graph: Graph) -> Iterator[str]:
+    """A note on parts that PyTorch computes."""
+    flops = {layer.name: layer.forward_flops(graph.shapes[layer.inputs[0]])
+             for layer in graph.layers if layer.inputs}
+    wholes = [layer.name for layer in graph.layers if isinstance(layer, layers.Whole)]
+    if wholes:
+        share = sum(flops[name] for name in wholes) / max(1.0, sum(flops.values()))
+        yield (f"no layers describe {first_three(wholes)} ({share:.0%} of the flops): PyTorch "
+               "computes them on whole samples, so that only samples are cut there")
+
+
+def _unused(operations: Operations, importer: Importer) -> Iterator[str]:
     """A note on parameters on which a module's output does not depend."""
     read = {name for node in operations.nodes for name in node.inputs}
     used = frozenset[str]().union(*(c.origins for name, c in operations.constants.items()
-                                    if name in read))
+                                    if name in read), *importer.origins.values())
     unused = sorted(name for name, c in operations.constants.items()
                     if c.trained and not c.origins & used)
     if unused and operations.exact_sharing:

@@ -148,6 +148,14 @@ class NodeError(InputError):
         self.node, self.why = node, why
 
 
+class NodeErrors(InputError):
+    """Operators that cannot be converted."""
+
+    def __init__(self, source: str, errors: Sequence[NodeError]) -> None:
+        super().__init__(f"{source}: {'; '.join(grouped(errors))}")
+        self.errors = errors
+
+
 @dataclass(frozen=True)
 class Operations:
     """All operators of a network.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import operator
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
@@ -22,14 +23,17 @@ from hpcpar.network.read.torch_ops import (
     RESHAPES,
     TRANSLATIONS,
 )
+from hpcpar.network.read.traced_calls import Called, TracedCalls
 
 if TYPE_CHECKING:
+    from torch import Tensor as TorchTensor
     from torch.export import ExportedProgram
     from torch.fx import Node as FxNode
     from torch.nn import Module
 
-#: Batch size of the trace; it does not affect the layers.
-SAMPLES = 2
+#: Batch size of the trace. It does not affect the layers; as a large prime number, it tells sizes
+#: that count samples.
+SAMPLES = 1009
 
 
 def is_module(value: object) -> bool:
@@ -83,18 +87,19 @@ class TracedModule:
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     """The network of a module with the module's interface; see `from_torch`."""
-    operations, structure = _trace(module, tuple(shape))
-    network = build(operations, type(module).__name__, tuple(shape), loss)
+    operations, trace, structure = _trace(module, tuple(shape))
+    network = build(operations, type(module).__name__, tuple(shape), loss, trace)
     outputs = tuple(operations.shapes[output] for output in operations.outputs)
     return TracedModule(network, tuple(shape), outputs, structure)
 
 
-def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
-    """The operators of a module in training mode, and the tree of its outputs."""
+def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:
+    """The operators of a module in training mode, its calls, and the tree of its outputs."""
     name = type(module).__name__
     try:
         torch = importlib.import_module("torch")
         export = importlib.import_module("torch.export").export
+        fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
     except ImportError as err:
         raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
     for part_name, part in module.named_modules():
@@ -105,18 +110,24 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, object]:
                              "in momentum=0.1")
     modes = [(part, part.training) for part in module.modules()]
     first = next(iter(module.parameters()), torch.zeros(1))
-    images = torch.zeros(SAMPLES, *shape, dtype=first.dtype, device=first.device)
+    with fake(allow_non_fake_inputs=True):  # without memory
+        images = torch.empty(SAMPLES, *shape, dtype=first.dtype, device=first.device)
     for part in module.modules():  # train() may keep some in evaluation mode
         part.training = True
     try:
-        program = export(module, (images,), strict=False)
+        with warnings.catch_warnings():  # about attributes that the export assigns for a while
+            warnings.simplefilter("ignore")
+            program = export(module, (images,), strict=False)
     except Exception as err:  # tracing runs the user's code
         raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
                          f"({one_line(err)})") from err
     finally:
         for part, mode in modes:
             part.training = mode
-    return _Reader(program, module, name).read(), program.call_spec.out_spec
+    reader = _Reader(program, module, name)
+    operations = reader.read()
+    trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape)
+    return operations, trace, program.call_spec.out_spec
 
 
 class _Reader:
@@ -127,6 +138,9 @@ class _Reader:
         self.constants: dict[str, Constant] = {}
         self.shapes: dict[str, Shape] = {}
         self.nodes: list[Node] = []
+        self.calls: dict[str, Called] = {}
+        #: The module's parameters and buffers by the names of their tensors.
+        self.values: dict[str, TorchTensor] = {}
         #: Name of the tensor with a node's current value, which in-place operators change.
         self.tensors: dict[FxNode, str] = {}
         self.input = ""
@@ -167,6 +181,7 @@ class _Reader:
             return
         stored = self.program.state_dict
         tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
+        self.values[fqn] = tensor
         remark = "has requires_grad=False" if fqn in self._origins else "is a buffer"
         frozen = not tensor.requires_grad
         remark = remark if frozen else ""
@@ -182,6 +197,7 @@ class _Reader:
             self._item(fx)
             return
         call, inputs, in_place = self._arguments(fx)
+        self._note(fx, str(fx.target), call.values)
         if call.name in PARTS:
             self.tensors[fx] = inputs[0]
         elif call.name in EMPTY or all(name in self.constants for name in inputs):
@@ -197,10 +213,26 @@ class _Reader:
         if in_place:
             self._replace(fx)
 
+    def _note(self, fx: FxNode, target: str, values: Mapping[str, object]) -> None:
+        """Keep a call, of the operator that returns a new tensor, as PyTorch made it."""
+        if target != "getitem":
+            defaults = {a.name: a.default_value for a in fx.target._schema.arguments
+                        if a.has_default_value()}
+            values = {name: value for name, value in values.items()
+                      if name != "pin_memory" and not (name in defaults
+                                                       and _same(value, defaults[name]))}
+        value = fx.meta.get("val")
+        value = value[0] if isinstance(value, list | tuple) else value
+        real = bool(getattr(value, "is_floating_point", bool)())
+        name, _, overload = target.rpartition(".")
+        self.calls[fx.name] = Called(f"{name.removesuffix('_')}.{overload}" if name else target,
+                                     values, _shape(fx), real)
+
     def _item(self, fx: FxNode) -> None:
         """One of several tensors that an operator returns."""
         source, which = cast("tuple[FxNode, int]", tuple(fx.args))
         call, _, _ = self._arguments(source)
+        self._note(fx, "getitem", {"self": Tensor(source.name), "which": which})
         if call.name not in PARTS:
             self._append(fx, "Identity" if which == 0 else "second output of an operator",
                          (self.tensors[source],), {})
@@ -305,6 +337,10 @@ def pytree_leaves(value: object) -> Iterator[object]:
             yield from pytree_leaves(item)
     else:
         yield value
+
+
+def _same(value: object, default: object) -> bool:
+    return type(value) is type(default) and value == default
 
 
 def _unread() -> Array:

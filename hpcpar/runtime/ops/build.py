@@ -11,7 +11,7 @@ from hpcpar.runtime.ops.widened import WidenedOp
 
 #: The modules that register the operators of the package's layers.
 for _name in ("channelwise", "conv", "linear", "loss", "merge", "norm", "pointwise", "pool",
-              "rearrange", "reduce", "resample", "sample_norm"):
+              "rearrange", "reduce", "resample", "sample_norm", "whole"):
     importlib.import_module(f"hpcpar.runtime.ops.{_name}")
 
 

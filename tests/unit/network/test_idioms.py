@@ -17,9 +17,9 @@ from hpcpar.comm.world import world
 from hpcpar.kernels import backend
 from hpcpar.network import from_torch
 from hpcpar.network.builder import with_loss
-from hpcpar.network.layers import Add, Conv2d, MeanSquaredError, Pointwise, Select
+from hpcpar.network.layers import Add, Conv2d, MeanSquaredError, Pointwise, Select, Whole
 from hpcpar.network.read.onnx import load
-from tests.idioms import IDIOMS, SHAPE, module
+from tests.idioms import IDIOMS, SHAPE, WHOLE, module
 from tests.unit.network.onnx_nodes import export
 
 #: Idioms that PyTorch does not write to ONNX files as they are: operators without an export,
@@ -31,7 +31,7 @@ NOT_IN_FILES = {
     "learned temperature", "learned gate"}
 
 
-@pytest.mark.parametrize("name", IDIOMS)
+@pytest.mark.parametrize("name", [*IDIOMS, *WHOLE])
 def test_an_idiom_equals_pytorch(name: str) -> None:
     truth = truth_of(module(name), SHAPE, 3, MeanSquaredError)
     assert check_truth(lambda: truth, 0, Communicator(world(), backend("cpu"))) == []
@@ -54,6 +54,15 @@ def test_connected_operators_are_one_layer(name: str) -> None:
     middle = [layer for layer in from_torch(module(name), SHAPE).layers[1:-1]
               if not isinstance(layer, Conv2d | Select)]
     assert [type(layer) for layer in middle] == [Pointwise]
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_rest_is_one_layer_among_others(name: str) -> None:
+    network = from_torch(module(name), SHAPE)
+    kinds = [type(layer) for layer in network.layers[1:-1]]
+    assert kinds[0] == kinds[-1] == Conv2d and kinds.count(Whole) == 1, kinds
+    (note,) = network.notes
+    assert "PyTorch computes" in note
 
 
 def test_layers_without_a_formula_stay_as_they_are() -> None:

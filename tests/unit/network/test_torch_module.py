@@ -154,9 +154,22 @@ def test_untrained_parameters_are_noted() -> None:
     assert note.startswith("the output does not depend on the parameters more.bias, more.weight;")
 
 
+@pytest.mark.parametrize("module", [
+    tied,
+    lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
+    lambda: Written(lambda x: torch.round(x, decimals=1).flatten(1)),
+    lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
+    lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
+    lambda: Written(lambda x: x.unsqueeze(2).mean(2).flatten(1)),
+    lambda: Written(lambda x: functional.max_pool2d(x.permute(0, 1, 3, 2), 2).flatten(1)),
+    lambda: nn.Sequential(nn.Upsample(scale_factor=1.25), nn.Flatten())])
+def test_what_no_layer_describes_is_a_part(module: Any) -> None:
+    network = from_torch(module(), SHAPE)
+    assert [layer.kind for layer in network.layers].count("whole") == 1
+    assert "PyTorch computes" in network.notes[-1]
+
+
 @pytest.mark.parametrize(("module", "message"), [
-    (tied, "module 'Sequential': node '1/conv2d_1' (Conv): shares the weights '0.weight' with node "
-           "'0/conv2d'; give each layer its own"),
     (twice, "layer '2.batch_norm_1' cannot use the weights of '2': only layers of one kind"),
     (lambda: nn.BatchNorm2d(3, track_running_stats=False), "node 'batch_norm' (batch_norm.default):"
      " operator batch_norm.default is not supported; let it normalize by the batch when the module "
@@ -171,27 +184,16 @@ def test_untrained_parameters_are_noted() -> None:
     (lambda: Written(lambda x: (x, x)), "returns 2 tensors in training, but a "
      "network has one output"),
     (lambda: Written(lambda x: x.mean((2, 3)) if x.sum() > 0 else x), "torch.export cannot trace"),
-    (lambda: Written(lambda x: functional.pixel_shuffle(x.cumsum(1).cumsum(1), 1).mean((2, 3))),
-     "nodes 'cumsum', 'cumsum_1' (cumsum): operator cumsum is not supported; leave it out, or use "
-     "one from docs/reference/networks.md; node 'pixel_shuffle' (pixel_shuffle): operator "
-     "pixel_shuffle is not supported; use upsampling or a transposed convolution"),
+    (lambda: Written(lambda x: x.cumsum(0).cumsum(1).mean((2, 3))), "(cumsum): "
+     "operator cumsum is not supported; leave it out, or use one from docs/reference/networks.md; "
+     "as a layer of its own: its result for a sample depends on the other samples"),
+    (lambda: Written(lambda x: x + x.flip(0)), "its result for a sample depends on the other"),
+    (lambda: Written(lambda x: (x + torch.rand_like(x)).flatten(1)), "aten.rand_like.default draws "
+     "random numbers; only dropout and attention's dropout do so for each sample"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
-    (lambda: Written(lambda x: torch.div(x, 2, rounding_mode="floor").flatten(1)),
-     "operator div.Tensor_mode is not supported"),
-    (lambda: Written(lambda x: torch.round(x, decimals=1).flatten(1)),
-     "operator round.decimals is not supported"),
-    (lambda: Written(lambda x: functional.avg_pool2d(x, 2, divisor_override=3).flatten(1)),
-     "operator avg_pool2d.default is not supported"),
-    (lambda: Written(lambda x: functional.batch_norm(x, torch.zeros(3), torch.ones(3)).flatten(1)),
-     "batch_norm.default is not supported; let it normalize by the batch when the module trains"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
-    (lambda: Written(lambda x: x.unsqueeze(2).mean(2).flatten(1)), "a reduction over axes [2]"),
-    (lambda: Written(lambda x: functional.max_pool2d(x.permute(0, 1, 3, 2), 2)),
-     "node 'permute' (Transpose): its values (samples 3x12x10) are in an order that no layer has"),
     (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
      "changes a tensor in place that has other views"),
-    (lambda: nn.Sequential(nn.Upsample(scale_factor=1.25), nn.Flatten()),
-     "operator upsample_nearest2d.vec is not supported"),
     (lambda: nn.Sequential(nn.AdaptiveMaxPool2d(4), nn.Flatten()), "cannot be cut into 4x4 equal"),
 ])
 def test_unsupported_modules_are_named(module: Any, message: str) -> None:

@@ -1,0 +1,216 @@
+"""Calls of an exported module as a program (`hpcpar.network.aten`), and what it costs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
+
+from hpcpar.errors import InputError, one_line
+from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
+from hpcpar.network.layers.base import Shape, image_of
+from hpcpar.network.read.torch_call import Tensor
+from hpcpar.network.read.traced_calls import Called, read_by
+
+_aten = torch.ops.aten
+#: Attention on CPUs, which PyTorch's counter does not know.
+_COUNTED = {_aten._scaled_dot_product_flash_attention_for_cpu:
+            lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
+#: Most bytes of a part's buffers, which are stored with the network.
+MOST_BYTES = 1 << 24
+#: Largest relative difference between a sample alone and in a batch, in the module's type.
+ROUNDING = 1e-4
+
+
+@dataclass
+class ProgramText:
+    """A program, with the names of its weights."""
+
+    text: str
+    weights: tuple[str, ...]
+    tensors: list[torch.Tensor] = field(default_factory=list)
+
+
+def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], samples: int,
+            inputs: Mapping[str, Shape], output: str) -> ProgramText:
+    """The program that computes a tensor from others.
+
+    Parameters
+    ----------
+    calls : dict
+        The call that makes each tensor, in order.
+    stored : dict
+        The module's parameters and buffers.
+    samples : int
+        Samples of the trace, a prime number: an argument that it divides counts samples.
+    inputs : dict
+        Shape of a sample of each input.
+
+    Raises
+    ------
+    InputError
+        A call has no place in a program.
+    """
+    names = {name: f"%x{i}" for i, name in enumerate(inputs)}
+    weights: list[str] = []
+    constants: list[tuple[str, Shape, str]] = []
+    bytes_: int = 0
+    drops: list[int] = []
+    lines: list[tuple[str, Mapping[str, object]]] = []
+    for name in reached(calls, inputs, output):
+        if name in stored:
+            tensor = stored[name].detach().cpu()
+            if tensor.is_floating_point() and isinstance(stored[name], torch.nn.Parameter):
+                names[name] = f"%w{len(weights)}"
+                weights.append(name)
+                continue
+            names[name] = f"%c{len(constants)}"
+            array = tensor.numpy()
+            bytes_ += array.nbytes
+            constants.append((array.dtype.str, tuple(array.shape),
+                              base64.b64encode(array.tobytes()).decode()))
+            continue
+        call = calls[name]
+        values = dict(call.values)
+        if values.get("running_mean") and values.get("training", values.get("use_input_stats")):
+            raise InputError("it keeps running statistics, which a layer of its own would not")
+        if _is_random(call.operator):
+            drops += _random(calls, call, values, samples)
+        names[name] = f"%t{len(lines)}"
+        lines.append((call.operator, {key: _argument(value, names, samples, name)
+                                      for key, value in values.items()}))
+    if bytes_ > MOST_BYTES:
+        raise InputError(f"its buffers have {bytes_ / 2**20:.0f} MiB; at most "
+                         f"{MOST_BYTES >> 20} MiB are stored with a network: make them parameters "
+                         "with requires_grad=False")
+    data = {"inputs": [*inputs.values()], "calls": lines, "constants": constants,
+            "drops": [len(drops), max(drops, default=0)]}
+    return ProgramText(json.dumps(data), tuple(weights), [stored[name] for name in weights])
+
+
+def reached(calls: Mapping[str, Called], inputs: Collection[str], output: str) -> list[str]:
+    """The tensors on which one depends, up to `inputs`, in order of computation."""
+    found: dict[str, None] = {}
+    stack = [(output, False)]
+    while stack:
+        name, done = stack.pop()
+        if name in inputs or name in found:
+            continue
+        below = read_by(calls[name]) if name in calls else []
+        if done or not below:
+            found[name] = None
+        else:
+            stack.append((name, True))
+            stack += [(other, False) for other in reversed(below)]
+    return list(found)
+
+
+def _is_random(operator: str) -> bool:
+    _, name, overload = operator.split(".") if operator != "getitem" else ("", "", "")
+    return bool(name) and torch.Tag.nondeterministic_seeded in getattr(
+        getattr(_aten, name), overload).tags
+
+
+def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],
+            samples: int) -> list[int]:
+    """Adds the axis of samples to a dropout's arguments; values of a sample in it."""
+    rate = values.get("dropout_p", values.get("dropout", values.get("p")))
+    if call.operator == ATTENTION and not rate:
+        return []
+    if call.operator not in (DROPOUT, ATTENTION):
+        if rate != 0.0:
+            raise InputError(f"{call.operator} draws random numbers; only dropout and attention's "
+                             "dropout do so for each sample")
+        return []
+    shape = call.shape
+    if call.operator == ATTENTION:
+        key = read_by(call)[1]
+        shape = (*shape[:-1], calls[key].shape[-2])
+    axis = next((i for i, extent in enumerate(shape) if extent % samples == 0 and extent), None)
+    if axis is None:
+        raise InputError("a dropout has no axis of samples")
+    values["axis"] = axis
+    return [math.prod(shape) // samples]
+
+
+def _argument(value: Any, names: Mapping[str, str], samples: int, of: str) -> object:
+    """An argument as JSON data."""
+    if isinstance(value, Tensor):
+        return names[value]
+    if isinstance(value, list | tuple):
+        return [_argument(item, names, samples, of) for item in value]
+    if isinstance(value, bool) or value is None or isinstance(value, float):
+        return value
+    if isinstance(value, int):
+        return {"samples": value // samples} if value and value % samples == 0 else value
+    if isinstance(value, str) and not value.startswith("%"):
+        return value
+    if isinstance(value, torch.device):
+        return {"device": ""}
+    if isinstance(value, torch.dtype | torch.layout | torch.memory_format):
+        return {"constant": str(value).removeprefix("torch.")}
+    raise InputError(f"'{of}' has an argument that cannot be stored ({one_line(value)})")
+
+
+# -- measures --------------------------------------------------------------------------------------
+def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
+    """The fields of a `Whole` layer, from runs on two random samples.
+
+    Raises
+    ------
+    InputError
+        The part mixes samples, or PyTorch cannot run it.
+    """
+    ready = AtenProgram(program.text)
+    dtype = next((t.dtype for t in program.tensors), torch.float32)
+    weights = [t.detach().cpu() for t in program.tensors]
+    draw = torch.Generator().manual_seed(0)
+    pairs = [torch.randn(2, *shape, generator=draw, dtype=dtype) for shape in ready.inputs]
+    try:
+        with torch.no_grad():
+            both = ready(pairs, weights)
+            apart = torch.cat([ready([pair[i:i + 1] for pair in pairs], weights)
+                               for i in range(2)])
+        kept_bytes, flops = _costs(ready, [pair[:1] for pair in pairs], weights)
+    except Exception as err:  # whatever PyTorch raises
+        raise InputError(f"PyTorch cannot run it on other numbers of samples ({one_line(err)})"
+                         ) from err
+    if both.shape != (2, *output) or not _close(both, apart):
+        raise InputError("its result for a sample depends on the other samples of the batch, so "
+                         "samples cannot be cut; normalize each sample by itself")
+    return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
+            "kept_items": -(-kept_bytes // dtype.itemsize),
+            "tensors": tuple((tuple(t.shape), float(t.double().mean()),
+                              float(t.double().std(correction=0))) for t in weights)}
+
+
+def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
+    largest = b.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return torch.allclose(a, b, 0.0, ROUNDING * float(largest), equal_nan=True)
+
+
+def _costs(ready: AtenProgram, sample: Sequence[torch.Tensor],
+           weights: Sequence[torch.Tensor]) -> tuple[int, int]:
+    """Bytes that autograd keeps for a sample besides inputs and weights, and flops."""
+    xs = [x.clone().requires_grad_() for x in sample]
+    ws = [w.clone().requires_grad_() for w in weights]
+    given = {t.untyped_storage().data_ptr() for t in (*xs, *ws)}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in given:
+            kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
+
+    with (torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+          FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):
+        output = ready(xs, ws)
+    del output
+    return sum(kept.values()), counter.get_total_flops()

@@ -1,0 +1,58 @@
+"""The calls of PyTorch's operators in an exported module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.torch_call import Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Called:
+    """A call of a PyTorch operator: arguments by name, and the shape of its (first) result."""
+
+    operator: str
+    values: Mapping[str, object]
+    shape: Shape
+    #: Whether the result has real numbers.
+    real: bool = True
+
+
+@dataclass(frozen=True)
+class TracedCalls:
+    """All calls of an exported module by their results, and its stored tensors.
+
+    `samples` is the batch of the trace, a prime number.
+    """
+
+    calls: dict[str, Called]
+    stored: Mapping[str, torch.Tensor]
+    samples: int
+    input: str
+    input_shape: Shape
+
+    def shape(self, name: str) -> Shape:
+        """Shape of a sample of a tensor."""
+        return self.input_shape if name == self.input else self.calls[name].shape[1:]
+
+
+def read_by(call: Called) -> list[str]:
+    """The tensors that a call reads."""
+    found: list[str] = []
+
+    def visit(value: object) -> None:
+        if isinstance(value, Tensor):
+            found.append(value)
+        elif isinstance(value, list | tuple):
+            for item in value:
+                visit(item)
+
+    for value in call.values.values():
+        visit(value)
+    return found

@@ -1,0 +1,182 @@
+"""Finds the parts of a PyTorch module that no layer describes; each becomes one `Whole` layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+from hpcpar.errors import InputError
+from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
+from hpcpar.network.read.traced_calls import TracedCalls, read_by
+
+#: The operator that stands for a part.
+WHOLE = "Whole"
+
+
+@dataclass(frozen=True)
+class WholePart:
+    """Operators that become one layer: the tensors that it reads and the one that it makes."""
+
+    nodes: frozenset[int]
+    inputs: tuple[str, ...]
+    output: str
+
+
+@dataclass
+class _Nodes:
+    """The operators that depend on the images, as a graph."""
+
+    operations: Operations
+    trace: TracedCalls
+    makers: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = {self.operations.input}
+        for number, node in enumerate(self.operations.nodes):
+            if known.isdisjoint(node.inputs):
+                continue
+            known.update(node.outputs)
+            for name in node.inputs:
+                self.readers.setdefault(name, []).append(number)
+            self.makers.update(dict.fromkeys(node.outputs, number))
+
+    def inputs(self, number: int) -> list[str]:
+        """Tensors that depend on the images and that an operator reads."""
+        return [name for name in dict.fromkeys(self.operations.nodes[number].inputs)
+                if name in self.makers or name == self.operations.input]
+
+    def outputs(self, numbers: Iterable[int]) -> list[str]:
+        """Tensors that operators make and others, or the caller, read."""
+        inside = set(numbers)
+        made = [name for number in sorted(inside)
+                for name in self.operations.nodes[number].outputs]
+        return [name for name in made if name in self.operations.outputs
+                or not inside.issuperset(self.readers.get(name, ()))]
+
+    def is_regular(self, name: str) -> bool:
+        """Whether a tensor has samples of features or images, as outputs of layers have."""
+        if name == self.operations.input:
+            return True
+        call = self.trace.calls[name]
+        axes = len(call.shape) - 2
+        return (call.real and call.shape[:1] == (self.trace.samples,)
+                and axes in (0, len(self.operations.input_dims) - 2) and min(call.shape) > 0)
+
+    def wholes_beside(self, part: set[int], inputs: Iterable[str],
+                      outputs: Sequence[str]) -> set[int]:
+        """Parts found before whose only reader is this part, or that alone read its output."""
+        before = {self.makers[name] for name in inputs if name in self.makers
+                  and part.issuperset(self.readers[name]) and name not in self.operations.outputs}
+        after = {n for name in outputs for n in self.readers.get(name, ())} - part
+        near = before | (after if len(after) == 1 and not {*outputs}.intersection(
+            self.operations.outputs) else set())
+        return {n for n in near if self.operations.nodes[n].op == WHOLE}
+
+    @cached_property
+    def weights(self) -> dict[int, set[str]]:
+        """The parameters that each operator reads, also through computed constants."""
+        behind: dict[str, set[str]] = {name: {name} for name in self.trace.stored}
+        for name, call in self.trace.calls.items():
+            if name not in self.makers:
+                behind[name] = set().union(*(behind.get(n, set()) for n in read_by(call)))
+        return {number: {name for n in self.operations.nodes[number].inputs
+                         for name in behind.get(n, ()) if self.trace.stored[name].requires_grad}
+                for number in set(self.makers.values())}
+
+    def reach(self, numbers: set[int], forward: bool) -> set[int]:
+        """All operators after (or before) some of them."""
+        found: set[int] = set()
+        stack = list(numbers)
+        while stack:
+            number = stack.pop()
+            names = self.operations.nodes[number].outputs if forward else self.inputs(number)
+            for name in names:
+                nexts = self.readers.get(name, ()) if forward else (
+                    [self.makers[name]] if name in self.makers else [])
+                stack += [n for n in nexts if n not in found]
+                found.update(nexts)
+        return found
+
+
+def part_around(operations: Operations, trace: TracedCalls, name: str) -> WholePart | None:
+    """The smallest part with the operator that makes a tensor, whose inputs and output are samples
+    of features or images; None if there is none.
+    """
+    graph = _Nodes(operations, trace)
+    if name not in graph.makers:
+        return None
+    part = {graph.makers[name]}
+    while True:
+        before = len(part)
+        part |= graph.reach(part, True) & graph.reach(part, False)
+        names = set().union(*(graph.weights[n] for n in part))
+        part |= {n for n, read in graph.weights.items() if read & names}
+        inputs = dict.fromkeys(i for n in sorted(part) for i in graph.inputs(n)
+                               if graph.makers.get(i) not in part)
+        part |= {graph.makers[i] for i in inputs if not graph.is_regular(i)}
+        outputs = graph.outputs(part)
+        irregular = [o for o in outputs if not graph.is_regular(o)]
+        if any(o in operations.outputs for o in irregular):
+            return None
+        for output in irregular or outputs[:-1]:
+            part.update(graph.readers.get(output, ()))
+        part |= graph.wholes_beside(part, inputs, outputs)
+        if len(part) == before and len(outputs) == 1:
+            return WholePart(frozenset(part), tuple(inputs), outputs[0])
+        if len(part) == before:
+            return None
+
+
+def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
+               reasons: dict[str, NodeError]) -> Operations:
+    """The operators with parts in place of those that have no layer.
+
+    `reasons` collects why there is a part, by its output.
+
+    Raises
+    ------
+    NodeErrors
+        A part cannot be a layer, or no part helps.
+    """
+    found = operations
+    for err in errors.errors:
+        name = err.node.outputs[0]
+        if err.node.op == WHOLE:
+            why = reasons[name]
+            raise NodeErrors(operations.source, [why.node.error(
+                f"{why.why}; as a layer of its own: {err.why}")]) from errors
+        part = part_around(found, trace, name)
+        if part is not None:
+            reasons.setdefault(part.output, err)
+            found = replaced(found, part)
+    if found is operations:
+        raise errors
+    return found
+
+
+def replaced(operations: Operations, part: WholePart) -> Operations:
+    """The operators with one in place of a part."""
+    last = max(part.nodes)
+    node = operations.nodes[last]
+    whole = Node(WHOLE, node.name, part.inputs, (part.output,), {})
+    nodes = [whole if number == last else node for number, node in enumerate(operations.nodes)
+             if number == last or number not in part.nodes]
+    return replace(operations, nodes=tuple(nodes))
+
+
+def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
+    """Convert a part to a layer."""
+    from hpcpar.network.read.program_of import layer_options, written
+
+    shapes = {name: trace.shape(name) for name in node.inputs}
+    try:
+        program = written(trace.calls, trace.stored, trace.samples, shapes, node.outputs[0])
+        options = layer_options(program, trace.shape(node.outputs[0]))
+    except InputError as err:
+        raise node.error(str(err)) from err
+    sources = [importer.source(node, which) for which in range(len(node.inputs))]
+    frozen = [not tensor.requires_grad for tensor in program.tensors]
+    return importer.add_whole(node, sources, program.weights, frozen, **options)
