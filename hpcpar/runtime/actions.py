@@ -41,6 +41,11 @@ class Actions:
         Numbers that change with every iteration, and the iteration's own.
     training : bool
         False in evaluations.
+    resting : frozenset of str
+        Layers that compute as in evaluations while others train: batch normalization by its running
+        statistics, and dropout of nothing.
+    momenta : dict
+        Momentum of batch normalizations, by layer, in place of the layer's own.
     weight : float
         Factor of the loss: the samples of the batch divided by the samples that count.
     share : float
@@ -59,6 +64,8 @@ class Actions:
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
         self.training, self.weight, self.share = True, 1.0, 1.0
+        self.resting: frozenset[str] = frozenset()
+        self.momenta: Mapping[str, float] = {}
         classes = network.classes
         self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
@@ -120,9 +127,10 @@ class Actions:
     def fused(self, launch: Action, single: Sequence[Action], steps: Sequence[Compute]) -> Action:
         """One action for steps with their `single` actions: `launch`, while training."""
         ops = [self.passes.find(step.layer, step.part).ops[step.layer] for step in steps]
+        layers = {step.layer for step in steps}
 
         def act() -> None:
-            if not self.training:
+            if not self.training or layers & (self.resting | self.momenta.keys()):
                 for action in single:
                     action()
                 return
@@ -147,7 +155,9 @@ class Actions:
         """Set an operator's iteration and pass, because several passes may share the operator."""
         before_switch = self.plan.fc_passes > 1 and current is self.passes.all[0]
         parts = 1 if before_switch else max(self.plan.microbatches, self.plan.fc_passes)
-        op.ctx.training, op.ctx.parts, op.ctx.part = self.training, parts, current.part
+        op.ctx.training = self.training and op.ctx.layer.name not in self.resting
+        op.ctx.momentum = self.momenta.get(op.ctx.layer.name)
+        op.ctx.parts, op.ctx.part = parts, current.part
         op.ctx.step = self.numbers.iteration * parts + current.part
         self._refresh(op)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -335,6 +335,10 @@ class Executor:
         """From now on, `caller` computes the loss (`Outputs`)."""
         for each_pass in self._passes.all:
             each_pass.ops[self.network.loss.name].ctx.caller = caller
+
+    def set_modes(self, resting: frozenset[str], momenta: Mapping[str, float]) -> None:
+        """From now on, these layers train so; see `Actions.resting` and `Actions.momenta`."""
+        self._actions.resting, self._actions.momenta = resting, momenta
 
     def run_outside(self, program: Program, images: Array, step: int, training: bool,
                     first: int = 0, end: int = sys.maxsize) -> None:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,14 +20,15 @@ from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.plan import Plan
-from hpcpar.torch import tensors
+from hpcpar.torch import samples, tensors
 from hpcpar.torch.autocast import outputs_as_asked
 from hpcpar.torch.autograd import AddedGradients, SchedulePasses
 from hpcpar.torch.engine import TOLERANCE, Engine
 from hpcpar.torch.mixing import refuse_mixing
-from hpcpar.torch.modes import require_one_mode
+from hpcpar.torch.modes import Modes
 from hpcpar.torch.own_boxes import OwnBoxes
 from hpcpar.torch.recording import Recording
+from hpcpar.torch.tree import Tree
 
 #: Number of first iterations in which ranks with the same outputs compare their gradients.
 COMPARED_ITERATIONS = 3
@@ -49,50 +50,52 @@ class ParallelModule(nn.Module):
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
-        #: Tensors that the schedule does not read: unused weights, constants, counters.
-        self._others = {name: t.clone() for name, t in first.items()
-                        if name not in self.tensor_places}
         self._shapes = {name: tuple(t.shape) for name, t in first.items()}
-        self._frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-        self._buffer_names = {name for name, _ in module.named_buffers()} & first.keys()
-        self._bind()
+        self._bind(module)
         world.expect_all_at_end()
         self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
 
-    def _bind(self) -> None:
-        """Make this rank's part, with parameters and buffers in its memory."""
+    def _bind(self, module: nn.Module) -> None:
+        """Make this rank's part: the tree of a module with parameters and buffers in its memory."""
         self.engine = self._make_engine()
+        #: Digests of the labels of the current iteration, in the order of calls.
+        self._labels: list[samples.Digests] = []
         self._boxes = OwnBoxes(self.engine, self._traced)
-        #: Each parameter, its gradient, and whether this rank counts it in a norm.
-        self.parts: list[tuple[nn.Parameter, Tensor, bool]] = []
         with self.engine.tensors.turn():
             parts = [*tensors.own_parts(self.engine.executor, self.tensor_places,
                                         self.engine.tensors.to_torch)]
             statistics = dict(tensors.own_statistics(self.engine.executor, self.tensor_places,
                                                      self.engine.tensors.to_torch))
-        for name, value, gradient, counts in parts:
-            fixed = name in self._frozen or self.tensor_places[name].layer.weights == "frozen"
-            parameter = nn.Parameter(value, not fixed)
-            node, last = self._node(name)
-            node._parameters[last] = parameter
-            self.parts.append((parameter, gradient, counts))
-        for name, value in (self._others | statistics).items():
-            if name in self._buffer_names:
-                node, last = self._node(name)
-                node._buffers[last] = value
+        stored = dict([*module.named_parameters(remove_duplicate=False),
+                       *module.named_buffers(remove_duplicate=False)])
+        views = statistics | {name: value for name, value, _, _ in parts}
+        replaced: dict[int, Tensor] = {}
+        for name in self._shapes:
+            if id(old := stored[name]) not in replaced:
+                value = views[name] if name in views else old.detach().clone()
+                replaced[id(old)] = nn.Parameter(value, old.requires_grad) if isinstance(
+                    old, nn.Parameter) else value
+        #: Tensors that the schedule does not read: unused weights, constants, counters.
+        self._others = {name: replaced[id(stored[name])].detach() for name in self._shapes
+                        if name not in self.tensor_places}
+        #: Each parameter, its gradient, and whether this rank counts it in a norm.
+        self.parts = [(own, gradient, counts) for name, _, gradient, counts in parts
+                      if isinstance(own := replaced[id(stored[name])], nn.Parameter)]
+        self._tree = Tree(module, replaced)
+        root = self._tree.root
+        self._modules, self._parameters, self._buffers = (
+            root._modules, root._parameters, root._buffers)
+        self.training = root.training
+        self._modes = Modes(self, self.engine.network)
+        #: Parameters whose gradient the schedule does not compute.
+        self._untrained = [(name, p) for name, p in self.named_parameters() if
+                           name in self.tensor_places
+                           and self.tensor_places[name].layer.weights == "frozen"]
         is_cut = any(p.numel() != math.prod(self._shapes[name]) for name, p in
                      self.named_parameters())
         if self.engine.world.max(is_cut):
             refuse_mixing(self)
         self._anchor = torch.zeros((), device=self.device, requires_grad=True)
-
-    def _node(self, name: str) -> tuple[nn.Module, str]:
-        """The node of a module's tensor in the tree of names, and its name there."""
-        *path, last = name.split(".")
-        module: nn.Module = self
-        for part in path:
-            module = cast(nn.Module, module._modules.setdefault(part, _Names()))
-        return module, last
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ParallelModule:
         """A model of its own with the same weights, as `AveragedModel` makes one; all ranks call it
@@ -101,15 +104,14 @@ class ParallelModule(nn.Module):
         made = type(self).__new__(type(self))
         made.__dict__.update({name: copy.copy(value) if isinstance(value, dict) else value
                               for name, value in vars(self).items()})
-        made._modules, made._parameters, made._buffers = {}, {}, {}
-        made._others = {name: tensor.clone() for name, tensor in self._others.items()}
-        made._bind()
+        self._tree.require_own_tensors()
+        made._bind(self._tree.root)
         memo[id(self)] = made
         with made.engine.tensors.turn():
             for name, p in self.engine.executor.parameters.items():
                 made.engine.executor.parameters[name].copy_from(p)
-        for (own, _, _), (other, _, _) in zip(made.parts, self.parts, strict=True):
-            memo[id(other)] = own.requires_grad_(other.requires_grad)
+        memo |= {id(other): own for own, other in zip(made.parameters(), self.parameters(),
+                                                     strict=True)}
         return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -123,6 +125,12 @@ class ParallelModule(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.plan.strategy}, rank {self.rank} of {self.ranks}"
+
+    def train(self, mode: bool = True) -> ParallelModule:
+        """As the user's module does it, which may keep some layers in evaluation mode."""
+        self._tree.root.train(mode)
+        self.training = mode
+        return self
 
     # -- samples -----------------------------------------------------------------------------------
     def local_images(self, images: Tensor) -> Tensor:
@@ -147,7 +155,10 @@ class ParallelModule(nn.Module):
             whole = labels.new_zeros(self.plan.batch, *labels.shape[1:])
             whole[:len(labels)] = labels
             return self._boxes.cut(whole, rows, of)[torch.from_numpy(rows < len(labels))]
-        return self._boxes.cut(labels, rows, of)
+        box = self._boxes.cut(labels, rows, of)
+        if self.training and samples.are_compared(self.engine.iterations - self.engine.under_way):
+            self._labels.append(samples.digests(self.engine, labels, self.engine.samples, of))
+        return box
 
     # -- forward and backward ----------------------------------------------------------------------
     def forward(self, images: Tensor, incomplete: bool = False) -> Any:
@@ -163,12 +174,14 @@ class ParallelModule(nn.Module):
         incomplete : bool
             In evaluation, the batch has fewer samples than a full one; the same on all ranks.
         """
-        require_one_mode(self)
+        self._tree.require_unchanged()
         if incomplete and self.training:
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
         if not self.training:
+            self._modes.require_evaluation()
             return self._evaluate(images, incomplete)
+        self._begin_training()
         box = self._boxes.taken(images, self.training)
         if torch.is_grad_enabled():
             return self._structured(SchedulePasses.apply(self._anchor, self, box))
@@ -183,16 +196,23 @@ class ParallelModule(nn.Module):
         outputs = self._boxes.shaped(self.engine.evaluate(self._boxes.taken(images, self.training)))
         return self._structured([out[present] for out in outputs] if incomplete else outputs)
 
+    def _begin_training(self) -> None:
+        """Hand modes to the executor for a training pass."""
+        for name, parameter in self._untrained:
+            if parameter.requires_grad:
+                raise InputError(f"'{name}' was frozen in hpcpar.torch.parallelize, so the plan "
+                                 "does not compute its gradient: freeze it afterwards instead, "
+                                 "with requires_grad_(False)")
+        self._modes.set(self.engine.executor, self.plan.microbatches)
+
     def run_forward(self, images: Tensor) -> list[Tensor]:
         """Run the forward pass of a training iteration; returns the outputs."""
-        for name in self._others:
-            if name.endswith("num_batches_tracked"):
-                self._others[name] += 1
         return self._boxes.shaped(self.engine.forward(images))
 
     def run_backward(self, gradients: Sequence[Tensor]) -> None:
         """Run the backward pass from the gradients of the outputs."""
         boxes = self._boxes.joined(gradients, len(self.engine.own_rows))
+        self._compare_labels(self.engine.iterations - 1)
         self._compare(boxes)
         with AddedGradients(self.parts):
             self.engine.backward(boxes)
@@ -233,7 +253,8 @@ class ParallelModule(nn.Module):
         Tensor
             The mean loss over the micro-batches.
         """
-        require_one_mode(self)
+        self._tree.require_unchanged()
+        self._begin_training()
         engine, total = self.engine, [0.0]
 
         def gradients(part: int, outputs: list[Tensor]) -> list[Tensor]:
@@ -250,6 +271,10 @@ class ParallelModule(nn.Module):
                                 for out in outs], len(rows))
 
         everyone, box = engine.group, self._boxes.taken(images, self.training)
+        if samples.are_compared(engine.iterations):
+            self._labels = [samples.digests(engine, of, engine.samples, number) for number, of in
+                            enumerate([labels] if isinstance(labels, Tensor) else labels)]
+        self._compare_labels(engine.iterations)
         engine.group = engine.last_ranks
         try:
             with AddedGradients(self.parts):
@@ -258,6 +283,14 @@ class ParallelModule(nn.Module):
             engine.group = everyone
         engine.last_loss = engine.share("the mean loss", total[0])[engine.first_of_last]
         return torch.tensor(engine.last_loss, dtype=torch.float64)
+
+    def _compare_labels(self, iteration: int) -> None:
+        """Compare the labels of an iteration, counted from 0, over all ranks."""
+        given, self._labels = self._labels, []
+        if samples.are_compared(iteration):
+            samples.require_equal(self.engine, "labels", {
+                (name, f"{number} {part}"): digest for number, own in enumerate(given)
+                for (name, part), digest in own.items()})
 
     def _compare(self, gradients: Sequence[Tensor]) -> None:
         """Check that ranks with the same outputs have the same gradients, in first iterations."""
@@ -302,6 +335,7 @@ class ParallelModule(nn.Module):
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str,
                             keep_vars: bool) -> None:
         """Save the whole tensors of the module under its names; all ranks call it together."""
+        self._tree.require_own_tensors()
         self.engine.share("the state of the module", None)
         with self.engine.tensors.turn():
             saved = tensors.whole(self.engine.executor, self.engine.world, self.tensor_places)
@@ -346,15 +380,6 @@ class ParallelModule(nn.Module):
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
         return Recording(self.engine, path)
-
-
-class _Names(nn.Module):
-    """A node in the tree of the module's names; the model saves and loads the tensors below it."""
-
-    def _save_to_state_dict(self, *args: Any) -> None:
-        """Save nothing."""
-
-    _load_from_state_dict = _save_to_state_dict
 
 
 def _from_first(world: World, tensor: Tensor) -> Tensor:

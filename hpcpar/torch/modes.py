@@ -1,25 +1,86 @@
-"""Training and evaluation mode of a module's parts, of which a plan has one for all."""
+"""Training and evaluation mode of a model's parts, and the momentum of their statistics."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+
 from torch import nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import BatchNorm, Whole
+from hpcpar.runtime.executor import Executor
 
 
-def require_one_mode(module: nn.Module) -> None:
-    """Check that all parts whose mode counts have the module's mode.
+class Modes:
+    """The modes of a model's layers, which its submodules may change before any pass."""
 
-    Raises
-    ------
-    InputError
-        A normalization with running statistics, or dropout, has another mode.
-    """
-    for name, part in module.named_modules():
-        if part.training != module.training and (
-                part._buffers.get("running_mean") is not None or isinstance(part, _DropoutNd)):
-            modes = [("evaluation", "training")[mode] for mode in (part.training, module.training)]
-            raise InputError(f"'{name}' is in {modes[0]} mode and the module around it in "
-                             f"{modes[1]} mode, but a plan has one mode for all layers: call "
-                             "train() or eval() on the whole module")
+    def __init__(self, model: nn.Module, network: Network) -> None:
+        modules, self._model = dict(model.named_modules(remove_duplicate=False)), model
+        self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
+                       if layer.random or layer.buffers(network.input_shape(layer))]
+        rests = {part for layer, _, part in self._parts if not isinstance(layer, Whole)}
+        #: Dropout of parts that run whole, in one mode.
+        self._whole = [(path, part) for path, part in model.named_modules()
+                       if _drops(part) and part not in rests] if any(
+            isinstance(layer, Whole) for layer, _, _ in self._parts) else []
+        self._parts = [each for each in self._parts if not isinstance(each[0], Whole)]
+
+    def require_evaluation(self) -> None:
+        """Check that all parts evaluate, where the model does.
+
+        Raises
+        ------
+        InputError
+            A normalization with running statistics, or dropout, is in training mode.
+        """
+        for path, part in (*((path, part) for _, path, part in self._parts), *self._whole):
+            if part.training:
+                raise InputError(f"'{path}' is in training mode and the model in evaluation mode, "
+                                 "in which all layers evaluate: call eval() on the whole model")
+
+    def set(self, executor: Executor, microbatches: int) -> None:
+        """Set the modes of a training pass, and count its batch.
+
+        Raises
+        ------
+        InputError
+            Statistics are averaged over all batches (momentum=None), but by micro-batch; or dropout
+            rests in a part that runs whole.
+        """
+        for path, part in self._whole:
+            if not part.training:
+                raise InputError(f"'{path}' is in evaluation mode and the model in training mode, "
+                                 "but it is in a part that runs whole in PyTorch, which has one "
+                                 "mode: call train() on the whole model")
+        for part in {part for _, _, part in self._parts if part.training}:
+            if part._buffers.get("num_batches_tracked") is not None:
+                part.num_batches_tracked.add_(1)
+        momenta: dict[str, float] = {}
+        for layer, path, part in self._parts:
+            if not isinstance(layer, BatchNorm) or not isinstance(part, _BatchNorm):
+                continue
+            if part.momentum is None and microbatches > 1:
+                raise InputError(f"'{path}' averages its statistics over all batches (momentum="
+                                 f"None), but a batch has {microbatches} micro-batches with "
+                                 "statistics of their own: plan with microbatches=1")
+            momentum = 1 / int(part.num_batches_tracked) if part.momentum is None else part.momentum
+            if not math.isclose(momentum, layer.momentum, abs_tol=1e-6):
+                momenta[layer.name] = momentum
+        executor.set_modes(frozenset(layer.name for layer, _, part in self._parts
+                                     if not part.training), momenta)
+
+
+def _drops(part: nn.Module) -> bool:
+    """Whether a module has a rate of dropout, as dropout, attention and recurrent layers do."""
+    rates = (getattr(part, name, 0.0) for name in ("p", "dropout"))
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
+
+
+def _module_of(layer: str, modules: Mapping[str, nn.Module]) -> tuple[str, nn.Module]:
+    """Name of a layer's module, and the module: the layer has its name, maybe with more behind."""
+    while layer not in modules:
+        layer = layer.rpartition(".")[0]
+    return layer, modules[layer]

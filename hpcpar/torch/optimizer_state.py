@@ -66,7 +66,8 @@ def _numbers(model: ParallelModule, optimizer: Optimizer) -> dict[str, int]:
     """Name of a parameter in the model -> its number in the optimizer's state."""
     numbers = {p: i for i, p in enumerate(p for group in optimizer.param_groups
                                           for p in group["params"])}
-    return {name: numbers[p] for name, p in model.named_parameters() if p in numbers}
+    return {name: numbers[p] for name, p in model.named_parameters()
+            if p in numbers and name in model.tensor_places}
 
 
 def _keys(model: ParallelModule, optimizer: Optimizer) -> list[str]:

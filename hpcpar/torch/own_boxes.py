@@ -14,9 +14,9 @@ from hpcpar.errors import InputError
 from hpcpar.network.layers.base import Shape, image_of, shape_text
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.boxes import Box, shape, whole_box
+from hpcpar.torch import samples
 from hpcpar.torch.autocast import require_as_planned
 from hpcpar.torch.engine import Engine
-from hpcpar.torch.samples import require_equal
 
 
 class OwnBoxes:
@@ -89,8 +89,10 @@ class OwnBoxes:
             raise InputError(f"images of shape {shape_text(given)}: pass the whole batch, "
                              f"{shape_text((self._batch, *self._image))}, or this rank's box "
                              f"of it, {shape_text(local)} (model.local_images)")
-        if training:
-            require_equal(self.engine, images, rows, box)
+        if training and samples.are_compared(self.engine.iterations):
+            self.engine.world.lookout.place = f"the start of iteration {self.engine.iterations + 1}"
+            samples.require_equal(self.engine, "images", samples.digests(
+                self.engine, images, rows, box))
         own = own.detach().reshape(local)
         return own.float() if own.dtype is torch.bfloat16 else own
 

@@ -16,14 +16,15 @@ from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels.conv_choice import AUTO
 from hpcpar.network.layers import Outputs, Shape
+from hpcpar.network.read.operations import first_three
 from hpcpar.network.read.torch_module import TracedModule, traced
 from hpcpar.plan import plan as plans
 from hpcpar.plan.plan import NetworkSpec, Plan
 from hpcpar.plan.precision import PRECISIONS
 from hpcpar.report.tables import say
 from hpcpar.torch.model import ParallelModule
-from hpcpar.torch.modes import require_one_mode
 from hpcpar.torch.samples import require_one_world
+from hpcpar.torch.tree import hooked
 
 OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
@@ -65,7 +66,6 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
     require_one_world(ranks)
-    ranks.agree(lambda: require_one_mode(module))
     trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
@@ -78,6 +78,9 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
     if ranks.rank == 0:
         for note in *trace.network.notes, *GpuOptions(device=device).math_notes(split.precision):
             say(f"note: {note}")
+        if names := [*hooked(module)]:
+            say(f"note: hooks of {first_three(names)} ran while the module was traced, and are not "
+                "called again")
     return ParallelModule(module, trace, split, ranks, seed, kernels, device)
 
 

@@ -32,6 +32,7 @@ from tests.mpi.test_torch import parallel, plain
 from tests.mpi.test_torch_honest import *  # noqa: F403
 from tests.mpi.test_torch_mixed import *  # noqa: F403
 from tests.mpi.test_torch_pieces import *  # noqa: F403
+from tests.mpi.test_torch_tree import *  # noqa: F403
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "pretended"))
 pytestmark = few_ranks

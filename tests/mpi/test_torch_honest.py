@@ -67,6 +67,38 @@ def test_different_samples_are_refused(strategy: str, batch: tuple[Tensor, Tenso
     assert model.eval()(batch[0][order]) is not None
 
 
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_different_labels_are_refused(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
+    """Before the optimizer's first step: of images, of numbers, of micro-batches, in any order."""
+    model = parallel(plain(), strategy)
+    message = "ranks 0 and 1 hold different labels as the batch: seed the loader's order"
+    for labels in batch[1] + world().rank, torch.rand(BATCH, 3) + world().rank:
+        model.engine.iterations = 0
+        with pytest.raises(InputError, match=message):
+            model.step(batch[0], labels, lambda y, own: y.sum())
+        own = model.local(labels)  # before the forward pass
+        loss = hpcpar.torch.sum(model(batch[0]).sum(), model)
+        assert len(own) == len(model.engine.own_rows)
+        with pytest.raises(InputError, match=message):
+            loss.backward()
+        loss = hpcpar.torch.sum(model(batch[0]).sum(), model)
+        model.local(batch[1])
+        model.local(labels)
+        with pytest.raises(InputError, match=message):
+            loss.backward()
+    model.eval()
+    model.local(labels)
+    model.train()
+    model.backward(loss_of(model)(model(batch[0]), model.local(batch[1])))
+    model.engine.iterations = 50
+    hpcpar.torch.sum(model(batch[0]).sum() + 0 * model.local(labels).sum(), model).backward()
+    model.engine.iterations = 100
+    loss = hpcpar.torch.sum(model(batch[0]).sum() + 0 * model.local(labels).sum(), model)
+    with pytest.raises(InputError, match=message):
+        loss.backward()
+
+
 @pytest.mark.skipif(SIZE not in (2, 4), reason="pairs of ranks share samples")
 def test_different_boxes_of_a_sample_are_refused(batch: tuple[Tensor, Tensor]) -> None:
     """Ranks that get single samples, and ranks that hold the same box."""
@@ -77,6 +109,10 @@ def test_different_boxes_of_a_sample_are_refused(batch: tuple[Tensor, Tensor]) -
     name = "the batch" if SIZE == 2 else "sample [03] of the batch"
     with pytest.raises(InputError, match=f"ranks . and . hold different images as {name}"):
         model(some + world().rank)
+    loss = hpcpar.torch.sum(model(some).sum(), model)
+    model.local(torch.full((len(some),), world().rank))
+    with pytest.raises(InputError, match=f"ranks . and . hold different labels as {name}"):
+        loss.backward()
 
 
 def test_processes_of_torchrun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,25 +177,6 @@ def test_a_deep_copy_trains_by_itself(strategy: str, batch: tuple[Tensor, Tensor
     changed = [name for name, value in copied.state_dict().items()
                if not torch.equal(value, before[name])]
     assert changed == ["0.weight", "4.weight", "4.bias"]
-
-
-@pytest.mark.parametrize("strategy", STRATEGIES[:3])
-def test_a_layer_in_another_mode_is_refused(strategy: str, batch: tuple[Tensor, Tensor]) -> None:
-    """Frozen batch normalization would not be frozen, before and after `parallelize`."""
-    module = Normalized()
-    module.norm.eval()
-    with pytest.raises(InputError, match="'norm' is in evaluation mode and the module around it"):
-        parallel(module, strategy)
-    model = parallel(module.train(), strategy)
-    model.get_submodule("norm").eval()
-    for call in model, lambda x: model.step(x, batch[1], lambda y, own: y.sum()):
-        with pytest.raises(InputError, match="'norm' is in evaluation mode"):
-            call(batch[0])
-    assert model.train()(batch[0]).requires_grad
-    dropped = nn.Sequential(*plain(), nn.Dropout())
-    dropped[-1].eval()
-    with pytest.raises(InputError, match="'5' is in evaluation mode"):
-        parallel(dropped)
 
 
 def test_a_loss_of_an_evaluation_is_refused(batch: tuple[Tensor, Tensor]) -> None:

@@ -112,7 +112,8 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, objec
     first = next(iter(module.parameters()), torch.zeros(1))
     with fake(allow_non_fake_inputs=True):  # without memory
         images = torch.empty(SAMPLES, *shape, dtype=first.dtype, device=first.device)
-    module.train()
+    for part in module.modules():  # train() may keep some in evaluation mode
+        part.training = True
     try:
         with warnings.catch_warnings():  # about attributes that the export assigns for a while
             warnings.simplefilter("ignore")

@@ -67,7 +67,10 @@ class Context:
     #: Number of the micro-batch or FC pass.
     part: int = 0
     _step: int = 0
+    #: False in evaluations, and in the layers that compute as there while others train.
     training: bool = True
+    #: Momentum of running statistics in place of the layer's own.
+    momentum: float | None = None
     #: True in a recomputed forward pass, which leaves statistics and running statistics unchanged.
     recomputes: bool = False
     #: Factor of the loss and its gradient: 1 / the number of samples in the mean.

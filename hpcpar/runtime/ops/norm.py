@@ -115,7 +115,8 @@ class BatchNormOp(NormalizationOp):
         if not ctx.training:
             self._running()
         elif self.count and not ctx.recomputes:
-            self._statistics()
+            bound = self._statistics if ctx.momentum is None else self._statistics_by(ctx.momentum)
+            bound()
         super().forward()
 
     @cached_property
@@ -125,9 +126,11 @@ class BatchNormOp(NormalizationOp):
 
     @cached_property
     def _statistics(self) -> Bound:
-        a = self.layer
-        return self.backend.bind("batchnorm_statistics", self.moments, self.count, a.eps, self.mean,
-                                 self.inv_std, self.parameters.buffers, a.momentum)
+        return self._statistics_by(self.layer.momentum)
+
+    def _statistics_by(self, momentum: float) -> Bound:
+        return self.backend.bind("batchnorm_statistics", self.moments, self.count, self.layer.eps,
+                                 self.mean, self.inv_std, self.parameters.buffers, momentum)
 
     @cached_property
     def _forward(self) -> Bound:
@@ -141,7 +144,7 @@ class BatchNormOp(NormalizationOp):
         else:
             self._moments_backward()
         if self.ctx.local_statistics:
-            self._gradients()
+            self.finish_weight()
 
     @cached_property
     def _moments_backward(self) -> Bound:
@@ -150,7 +153,7 @@ class BatchNormOp(NormalizationOp):
 
     def _backward(self) -> None:
         if not self.ctx.local_statistics:
-            self._gradients()
+            self.finish_weight()
         self._input_gradient()
 
     @cached_property
@@ -161,6 +164,8 @@ class BatchNormOp(NormalizationOp):
     def finish_weight(self) -> None:
         """With synchronized statistics, take the gradient from the summed moments."""
         self._gradients()
+        if not self.ctx.training:  # running statistics do not depend on the input
+            self._sums[...] = 0
 
     @cached_property
     def _gradients(self) -> Bound:

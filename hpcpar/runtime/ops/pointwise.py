@@ -160,7 +160,10 @@ class DropoutOp(Operator):
         self.backend.multiply(self.x, self._factor(), self.y)
 
     def _backward(self) -> None:
-        self.backend.multiply(self.dy, self._factor(), self.dx)
+        if self.ctx.training:
+            self.backend.multiply(self.dy, self._factor(), self.dx)
+        else:
+            self._move(self.dy, self.dx)
 
     def _factor(self) -> Array:
         return self.mask.reshape(self.mask.shape + (1,) * (self.y.ndim - self.axes))
