@@ -262,6 +262,8 @@ def kernel_s(device: Device, work: Work) -> Floats:
         if work.family not in model.bandwidth:
             raise unknown(f"kernel_family of a layer {work.kind}", work.family, model.bandwidth)
         busy_s = work.bytes / (model.bandwidth[work.family] * device.bandwidth_bytes_per_s)
+        if work.layer is not None and work.layer.whole_samples:  # its products beside the traffic
+            busy_s = busy_s + work.flops / (rate or device.flops_per_s)
     if device.kind == "cpu":
         busy_s = CPU_SLOWDOWN * busy_s
     return work.fraction * busy_s + device.launch_s + model.host_s

@@ -48,8 +48,8 @@ def gemm(imp: Importer, node: Node) -> str | TensorView:
 def matmul(imp: Importer, node: Node) -> str:
     """MatMul, merged with a bias if its only reader adds a vector."""
     if node.inputs[1] not in imp.constants:
-        raise node.error("multiplies two tensors, as in attention over pixels, which is out of "
-                         "scope; multiply by weights")
+        raise node.error("multiplies two tensors, as in attention; multiply by weights, or give "
+                         "the PyTorch module itself as --network")
     readers = imp.readers.get(node.outputs[0], [])
     weight, = imp.weights(node, 1, transposed=True)
     bias = None

@@ -20,7 +20,7 @@ Attribute = float | bytes | Sequence[int] | Sequence[float]
 #: Advice in errors for common operators without a layer.
 REMEDIES = {
     **dict.fromkeys(("bmm", "einsum.default", "scaleddotproductattention", "baddbmm"),
-                    "attention over pixels is out of scope"),
+                    "give the PyTorch module itself as --network, not an ONNX file"),
     "batchnorm.default": "let it normalize by the batch when the module trains, and keep "
                          "track_running_stats=True for its evaluation",
     "instancenorm.default": "leave track_running_stats=True out: each image has its own statistics",
