@@ -143,12 +143,27 @@ def _made(name: str, shape: Shape | None, classes: int | None) -> tuple[object, 
     with _first_on_path(name.rpartition(":")[0]):
         function = _find(name)
         try:
-            made = function(**_arguments(name, function, given))
+            with _seeded():
+                made = function(**_arguments(name, function, given))
         except InputError:
             raise
         except (Exception, SystemExit) as err:  # user code may raise anything
             raise InputError(f"network '{name}': the function raised {one_line(err)}") from err
     return made, _sample_shape(name, function, shape) if is_module(made) else ()
+
+
+@contextlib.contextmanager
+def _seeded() -> Iterator[None]:
+    """PyTorch's random numbers from a fixed seed: parts that run whole take their initial weights'
+    mean and deviation from the module, and all plans start alike.
+    """
+    torch = sys.modules.get("torch")
+    if torch is None:
+        yield
+        return
+    with torch.random.fork_rng([]):
+        torch.manual_seed(0)
+        yield
 
 
 def _call(name: str, shape: Shape | None, classes: int | None) -> Network:

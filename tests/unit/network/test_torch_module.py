@@ -255,3 +255,19 @@ def test_a_softplus_that_ends_early_is_not_translated() -> None:
         _softplus(replace(call, values=values | {"threshold": 5.0}))
 from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall  # noqa: E402
 from hpcpar.network.read.torch_ops import _softplus  # noqa: E402
+from hpcpar.network.source import load  # noqa: E402
+
+
+def test_all_plans_of_an_unseeded_module_start_alike(tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text("""from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.MultiheadAttention(3, 1, batch_first=True)
+    def forward(self, x):
+        t = x.flatten(2).transpose(1, 2)
+        return self.a(t, t, t, need_weights=False)[0].mean(1)
+""")
+    first, second = (load(f"{file}:Net", (3, 4, 4)) for _ in range(2))
+    assert first == second
