@@ -136,12 +136,17 @@ def shortest(case: Case, options: dict[str, Any], limit_s: float) -> dict[str, A
 
 def counter_example(case: Case, draws: int, seed: int,
                     names: Sequence[str] = tuple(OPTIONS)) -> tuple[float, str] | None:
-    """A plan that is faster than `auto`'s: how many times as fast, and its command line.
+    """A plan that is faster than the fastest that `auto` finds: how many times as fast, and its
+    command line. (Of plans about equal to that one, `auto` chooses the simplest.)
 
     Half of the draws are new, the others change the fastest so far.
     """
-    chosen = plan(case.network, case.ranks, case.batch, case.machine).prediction
-    limit_s = chosen.iteration_s / TOLERANCE if chosen.fits else float("inf")
+    found_by_auto = plan(case.network, case.ranks, case.batch, case.machine)
+    chosen = found_by_auto.prediction
+    times_s = [c.iteration_s for c in found_by_auto.candidates if c.fits]
+    fastest_s = min([*times_s, *([chosen.iteration_s] if chosen.fits else [])],
+                    default=float("inf"))
+    limit_s = fastest_s / TOLERANCE
     draw = random.Random(f"{seed} {case}")
     best_s, best = float("inf"), drawn_plan(draw, case.ranks, names)
     for _ in range(draws):
@@ -154,7 +159,7 @@ def counter_example(case: Case, draws: int, seed: int,
             best_s, best = found.iteration_s, options
     if best_s >= limit_s:
         return None
-    return chosen.iteration_s / best_s, case.words(shortest(case, best, limit_s))
+    return fastest_s / best_s, case.words(shortest(case, best, limit_s))
 
 
 def counter_examples(cases: Iterator[Case], draws: int, seed: int, names: Sequence[str]) -> int:

@@ -364,10 +364,22 @@ class ParallelModule(nn.Module):
         error_msgs += [f"{prefix}{name} has a different shape" for name in wrong]
         if wrong:
             return
+        self._require_fixed(given)
         with self.engine.tensors.turn():
             tensors.put(self.engine.executor, self.tensor_places, given)
         for name in self._others.keys() & given.keys():
             self._others[name].copy_(given[name])
+
+    def _require_fixed(self, given: Mapping[str, Any]) -> None:
+        """Check that a state has the buffers that the plan holds as numbers."""
+        fixed = self._traced.read & self._others.keys() & given.keys()
+        changed = next((name for name in sorted(fixed) if not torch.equal(
+            self._others[name].cpu(), given[name].cpu())), "")
+        changed = next(filter(None, self.engine.share("the buffers", changed).values()), "")
+        if changed:
+            raise InputError(f"'{changed}' differs from its value when the module was split "
+                             "(or on another rank), but the plan holds it as numbers: load the "
+                             "state into the module before parallelize")
 
     def _differences(self, given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
         """Names of tensors that are missing, are unknown, or have a different shape."""

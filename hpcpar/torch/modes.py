@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm, Whole
+from hpcpar.network.layers import BatchNorm
 from hpcpar.runtime.executor import Executor
 
 
@@ -21,12 +21,12 @@ class Modes:
         modules, self._model = dict(model.named_modules(remove_duplicate=False)), model
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
                        if layer.random or layer.buffers(network.input_shape(layer))]
-        rests = {part for layer, _, part in self._parts if not isinstance(layer, Whole)}
+        rests = {part for layer, _, part in self._parts if not layer.whole_samples}
         #: Dropout of parts that run whole, in one mode.
         self._whole = [(path, part) for path, part in model.named_modules()
                        if _drops(part) and part not in rests] if any(
-            isinstance(layer, Whole) for layer, _, _ in self._parts) else []
-        self._parts = [each for each in self._parts if not isinstance(each[0], Whole)]
+            layer.whole_samples for layer, _, _ in self._parts) else []
+        self._parts = [each for each in self._parts if not each[0].whole_samples]
 
     def require_evaluation(self) -> None:
         """Check that all parts evaluate, where the model does.

@@ -15,7 +15,7 @@ from hpcpar.comm.world import World
 from hpcpar.errors import InputError
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import Layer, Shape, Whole
+from hpcpar.network.layers import Layer, Shape
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.runtime.executor import Executor
 from hpcpar.runtime.parameters import Parameters
@@ -53,7 +53,7 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
     by_name: dict[str, TensorPlace] = {}
     for layer in traced.network.stateful:
         stored = traced.network.origins.get(layer.name, ())
-        if isinstance(layer, Whole):
+        if layer.whole_samples:  # one vector of all
             first = 0
             for name in stored:
                 by_name[name] = TensorPlace(layer, "weight", shapes[name], first)

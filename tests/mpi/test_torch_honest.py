@@ -251,3 +251,45 @@ def test_lbfgs_trains_as_in_pytorch_or_is_refused(strategy: str,
         theirs.step(their_loss)
     state = model.state_dict()
     assert all(close(state[name], value) for name, value in module.state_dict().items())
+
+
+class Standardized(nn.Module):
+    """A fixed mean in a formula, a table in attention, and a counter that no output reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+        self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
+        self.register_buffer("mean", torch.rand(3, 1, 1))
+        self.register_buffer("table", torch.rand(36, 4))
+        self.register_buffer("calls", torch.zeros(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = self.conv(x - self.mean).flatten(2).transpose(1, 2) + self.table
+        return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1)
+
+
+@pytest.mark.parametrize("name", ["mean", "table", "calls"])
+def test_other_numbers_than_the_plans_are_refused(name: str) -> None:
+    """A part that runs whole has its buffers as numbers; others count, or nothing reads them."""
+    torch.manual_seed(0)
+    model = parallelize(Standardized(), (3, 8, 8), 2 * SIZE, "data", "cori-knl")
+    state = model.state_dict()
+    model.load_state_dict(state)
+    state[name] = state[name] + 1
+    if name != "table":
+        plain_module = Standardized()
+        plain_module.load_state_dict(state)
+        model.load_state_dict(state)
+        images = torch.rand(2 * SIZE, 3, 8, 8)
+        torch.testing.assert_close(model.eval()(images), model.local(plain_module(images)))
+        return
+    with pytest.raises(InputError, match=f"'{name}' differs from its value when the module was"):
+        model.load_state_dict(state)
+
+
+@pytest.mark.skipif(SIZE == 1, reason="one rank has nothing to differ from")
+def test_other_numbers_on_another_rank_are_refused() -> None:
+    torch.manual_seed(world().rank)
+    with pytest.raises(InputError, match="differs from its value when the module was"):
+        parallelize(Standardized(), (3, 8, 8), 2 * SIZE, "data", "cori-knl")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from hpcpar.errors import InputError, one_line
 from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
 from hpcpar.network.layers.base import Shape, image_of
 from hpcpar.network.read.torch_call import Tensor
-from hpcpar.network.read.traced_calls import Called, read_by
+from hpcpar.network.read.traced_calls import Called, reached, read_by
 
 _aten = torch.ops.aten
 #: Attention on CPUs, which PyTorch's counter does not know.
@@ -92,23 +92,6 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
     data = {"inputs": [*inputs.values()], "calls": lines, "constants": constants,
             "drops": [len(drops), max(drops, default=0)]}
     return ProgramText(json.dumps(data), tuple(weights), [stored[name] for name in weights])
-
-
-def reached(calls: Mapping[str, Called], inputs: Collection[str], output: str) -> list[str]:
-    """The tensors on which one depends, up to `inputs`, in order of computation."""
-    found: dict[str, None] = {}
-    stack = [(output, False)]
-    while stack:
-        name, done = stack.pop()
-        if name in inputs or name in found:
-            continue
-        below = read_by(calls[name]) if name in calls else []
-        if done or not below:
-            found[name] = None
-        else:
-            stack.append((name, True))
-            stack += [(other, False) for other in reversed(below)]
-    return list(found)
 
 
 def _is_random(operator: str) -> bool:

@@ -23,7 +23,7 @@ from hpcpar.network.read.torch_ops import (
     RESHAPES,
     TRANSLATIONS,
 )
-from hpcpar.network.read.traced_calls import Called, TracedCalls
+from hpcpar.network.read.traced_calls import Called, TracedCalls, reached
 
 if TYPE_CHECKING:
     from torch import Tensor as TorchTensor
@@ -77,12 +77,15 @@ class TracedModule:
         Sample shape of each of the module's outputs.
     structure : object
         PyTorch's tree (pytree) of the returned outputs.
+    read : frozenset of str
+        Parameters and buffers on which the outputs depend.
     """
 
     network: Network
     input: Shape
     outputs: tuple[Shape, ...]
     structure: object
+    read: frozenset[str] = frozenset()
 
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
@@ -90,7 +93,9 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     operations, trace, structure = _trace(module, tuple(shape))
     network = build(operations, type(module).__name__, tuple(shape), loss, trace)
     outputs = tuple(operations.shapes[output] for output in operations.outputs)
-    return TracedModule(network, tuple(shape), outputs, structure)
+    read = frozenset(name for output in operations.outputs
+                     for name in reached(trace.calls, (), output) if name in trace.stored)
+    return TracedModule(network, tuple(shape), outputs, structure, read)
 
 
 def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:
@@ -154,7 +159,10 @@ class _Reader:
     def read(self) -> Operations:
         """All operators."""
         outputs: list[object] = []
+        stored = {*self._stored.values()}
         for fx in self.program.graph.nodes:
+            if fx.op == "call_function" and fx.name in stored:  # a buffer has this name, too
+                fx._rename(f"{fx.name}_result")
             if fx.op == "placeholder":
                 self._placeholder(fx)
             elif fx.op == "get_attr":

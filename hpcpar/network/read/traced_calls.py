@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -59,3 +59,20 @@ def read_by(call: Called) -> list[str]:
     for value in call.values.values():
         visit(value)
     return found
+
+
+def reached(calls: Mapping[str, Called], inputs: Collection[str], output: str) -> list[str]:
+    """The tensors on which one depends, up to `inputs`, in order of computation."""
+    found: dict[str, None] = {}
+    stack = [(output, False)]
+    while stack:
+        name, done = stack.pop()
+        if name in inputs or name in found:
+            continue
+        below = read_by(calls[name]) if name in calls else []
+        if done or not below:
+            found[name] = None
+        else:
+            stack.append((name, True))
+            stack += [(other, False) for other in reversed(below)]
+    return list(found)

@@ -143,7 +143,7 @@ def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
     """
     found = operations
     for err in errors.errors:
-        name = err.node.outputs[0]
+        name = err.node.outputs[0].partition("@")[0]  # converters add nodes, as in "add@1"
         if err.node.op == WHOLE:
             why = reasons[name]
             raise NodeErrors(operations.source, [why.node.error(

@@ -196,7 +196,7 @@ def test_narrow_images_do_not_count_as_channels_last(tmp_path: Path) -> None:
     (np.zeros((4, 2, 3, 3), "u1"), np.zeros((4, 2)), {"classes": 3}, "leave out --classes"),
     (np.zeros((4, 2, 3, 3), "u1"), np.full((4, 2), np.nan), {}, "not finite"),
     (np.zeros((4, 2, 3, 3, 3, 3), "u1"), np.zeros(4, int), {}, r"volumes \[N, C, D, H, W\]"),
-    (np.zeros((4, 2, 3, 3), "i4"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),
+    (np.zeros((4, 2, 3, 3), "c8"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),
     (np.zeros((4, 9), "u1"), np.zeros(4, int), {}, r"give images \[N, C, H, W\]"),
     (np.zeros((4, 2, 3, 3), "u1"), np.array([0, 1, -1, 0]), {}, "labels from -1 to 1"),
     (np.zeros((4, 2, 3, 3), "u1"), np.arange(4), {"classes": 3}, "labels from 0 to 3"),
