@@ -321,7 +321,7 @@ def channelwise() -> Network:
     net.add(Reduce, "rows", after=x, axes="w", how="mean")
     z = net.add(Upsample, "along rows", size=(4, 4))
     net.add(Add, "sum2", after=(x, y, z))
-    net.add(Whole, "attention", **attention(net.shapes[net.last], 0.2))
+    net.add(Whole, "attention", **attention(net.shapes[net.last]))
     net.add(ChannelScale, "scale2")
     net.add(ChannelShift, "shift2")
     net.add(Mish, "mish")
