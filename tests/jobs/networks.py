@@ -20,7 +20,9 @@ from hpcpar.network.layers import (
     ReLU,
     Shape,
     SoftmaxCrossEntropy,
+    Whole,
 )
+from tests import whole_programs
 
 
 def _block(net: Graph, name: str, filters: int, stride: int) -> None:
@@ -93,5 +95,17 @@ def reduced(shape: Shape = (1, 16, 16), classes: int = 3) -> Network:
     net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
     net.add(ReLU, "relu")
     net.add(Conv2d, "conv2", out_channels=classes, kernel=1, stride=2)
+    net.add(SoftmaxCrossEntropy, "loss")
+    return net.build()
+
+
+def attention() -> Network:
+    """A part that runs whole, with dropout, between convolutions."""
+    net = Graph("attention", (1, 8, 8))
+    net.add(Conv2d, "before", out_channels=4, kernel=3, padding=1)
+    net.add(Whole, "attention", **whole_programs.attention((4, 8, 8), 0.3))
+    net.add(Conv2d, "after", out_channels=4, kernel=3, padding=1)
+    net.add(GlobalAvgPool, "pool")
+    net.add(Linear, "fc", out_features=10)
     net.add(SoftmaxCrossEntropy, "loss")
     return net.build()

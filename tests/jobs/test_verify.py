@@ -41,6 +41,16 @@ def job(mpiexec: str, what: str, ranks: int, *words: object,
                           env=clean_environment(**env))
 
 
+@pytest.mark.parametrize(("ranks", "strategy"), [(2, "data"), (3, "spatial")])
+def test_dropout_inside_of_a_whole_part_depends_on_the_sample(ranks: int, strategy: str,
+                                                              hpcpar: Run, plan: Make) -> None:
+    path = plan(ranks, strategy, network="tests.jobs.networks:attention")
+    done = hpcpar(ranks, "verify", "--plan", path, "--steps", 2, "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert 0 < found["largest_difference"] <= found["tolerance"] and found["trace_equals_schedule"]
+
+
 @pytest.mark.parametrize(
     ("ranks", "strategy", "options"),
     [(4, "pipeline:2x2", {"microbatches": 2}),
