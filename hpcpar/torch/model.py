@@ -374,7 +374,7 @@ class ParallelModule(nn.Module):
         """Check that a state has the buffers that the plan holds as numbers."""
         fixed = self._traced.read & self._others.keys() & given.keys()
         changed = next((name for name in sorted(fixed) if not torch.equal(
-            self._others[name].cpu(), given[name].cpu())), "")
+            self._others[name].cpu(), given[name].cpu().to(self._others[name].dtype))), "")
         changed = next(filter(None, self.engine.share("the buffers", changed).values()), "")
         if changed:
             raise InputError(f"'{changed}' differs from its value when the module was split "

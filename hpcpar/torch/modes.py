@@ -10,7 +10,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
-from hpcpar.network.layers import BatchNorm
 from hpcpar.runtime.executor import Executor
 
 
@@ -18,7 +17,7 @@ class Modes:
     """The modes of a model's layers, which its submodules may change before any pass."""
 
     def __init__(self, model: nn.Module, network: Network) -> None:
-        modules, self._model = dict(model.named_modules(remove_duplicate=False)), model
+        modules = dict(model.named_modules(remove_duplicate=False))
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
                        if layer.random or layer.buffers(network.input_shape(layer))]
         rests = {part for layer, _, part in self._parts if not layer.whole_samples}
@@ -60,14 +59,15 @@ class Modes:
                 part.num_batches_tracked.add_(1)
         momenta: dict[str, float] = {}
         for layer, path, part in self._parts:
-            if not isinstance(layer, BatchNorm) or not isinstance(part, _BatchNorm):
+            planned = getattr(layer, "momentum", None)
+            if planned is None or not isinstance(part, _BatchNorm):
                 continue
             if part.momentum is None and microbatches > 1:
                 raise InputError(f"'{path}' averages its statistics over all batches (momentum="
                                  f"None), but a batch has {microbatches} micro-batches with "
                                  "statistics of their own: plan with microbatches=1")
             momentum = 1 / int(part.num_batches_tracked) if part.momentum is None else part.momentum
-            if not math.isclose(momentum, layer.momentum, abs_tol=1e-6):
+            if not math.isclose(momentum, planned, abs_tol=1e-6):
                 momenta[layer.name] = momentum
         executor.set_modes(frozenset(layer.name for layer, _, part in self._parts
                                      if not part.training), momenta)

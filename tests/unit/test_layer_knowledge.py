@@ -10,8 +10,8 @@ from hpcpar.network.layers import Layer
 
 ROOT = Path(hpcpar.__file__).parent
 #: Places outside the layers and their operators that may ask: the papers' formulas for
-#: convolutions, residual branches, and the momentum of a module's statistics.
-MOST = 8
+#: convolutions, and residual branches.
+MOST = 7
 
 
 def class_names(base: type[Layer]) -> set[str]:

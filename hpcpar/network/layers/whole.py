@@ -85,7 +85,7 @@ class Whole(Layer):
         return self.sample_flops
 
     def work(self, op: str) -> PassWork:
-        # the first of the two backward steps computes all gradients
+        # one backward step computes all gradients; every trained part has the weights' step
         kept = -(-self.kept_items // math.prod(self.output))
         if op == "backward" and self.learns:
             return PassWork(0.0, inputs=2)

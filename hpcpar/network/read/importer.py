@@ -383,7 +383,6 @@ class Importer:
                 weights=self._trained.pop(node.outputs[0], "trained"))
         return name
 
-
     def add_whole(self, node: Node, sources: Sequence[str], weights: tuple[str, ...],
                   frozen: Sequence[bool], **options: Option) -> str:
         """Add a part of a module; `weights` are the module's tensors, `frozen` ones not trained."""

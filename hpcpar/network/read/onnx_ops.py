@@ -28,7 +28,8 @@ from hpcpar.network.read.operations import (
     first_three,
 )
 from hpcpar.network.read.patterns import merged
-from hpcpar.network.read.whole_parts import WHOLE, TracedCalls, whole_layer, with_parts
+from hpcpar.network.read.traced_calls import TracedCalls
+from hpcpar.network.read.whole_parts import WHOLE, whole_layer, with_parts
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,

@@ -229,9 +229,7 @@ class _Reader:
             values = {name: value for name, value in values.items()
                       if name != "pin_memory" and not (name in defaults
                                                        and _same(value, defaults[name]))}
-        value = fx.meta.get("val")
-        value = value[0] if isinstance(value, list | tuple) else value
-        real = bool(getattr(value, "is_floating_point", bool)())
+        real = bool(getattr(fx.meta.get("val"), "is_floating_point", bool)())
         name, _, overload = target.rpartition(".")
         self.calls[fx.name] = Called(f"{name.removesuffix('_')}.{overload}" if name else target,
                                      values, _shape(fx), real)

@@ -21,7 +21,7 @@ class Called:
     operator: str
     values: Mapping[str, object]
     shape: Shape
-    #: Whether the result has real numbers.
+    #: Whether the result is one tensor of real numbers.
     real: bool = True
 
 

@@ -6,7 +6,7 @@ import importlib
 import math
 from typing import Any
 
-from hpcpar.errors import InputError
+from hpcpar.errors import InputError, one_line
 from hpcpar.kernels.interface import Array
 from hpcpar.network.layers import Whole
 from hpcpar.plan.boxes import Box
@@ -31,7 +31,11 @@ class WholeOp(Operator):
             raise InputError(f"layer '{ctx.layer.name}' (whole) needs PyTorch: pip install "
                              "hpcpar[torch]") from err
         aten = importlib.import_module("hpcpar.network.aten")
-        self._program = aten.AtenProgram(ctx.layer.program)
+        try:
+            self._program = aten.AtenProgram(ctx.layer.program)
+        except (LookupError, TypeError, ValueError) as err:  # a damaged file
+            raise InputError(f"layer '{ctx.layer.name}' (whole): its program is damaged "
+                             f"({one_line(err)}); read the network again from its module") from err
         #: This rank's part of whole output samples.
         self._own = (slice(None), *(slice(*interval) for interval in ctx.own[1:]))
         #: Inputs, weights and output of the last forward pass, for the backward pass.

@@ -1,0 +1,80 @@
+"""Programs of parts that run whole: dropout of attention, and what a file cannot make them do."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", exc_type=ImportError)
+from torch import nn  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.network import from_torch  # noqa: E402
+from hpcpar.network.aten import AtenProgram, _attention  # noqa: E402
+from hpcpar.network.layers import Linear, MeanSquaredError, Whole  # noqa: E402
+from hpcpar.network.read import program_of  # noqa: E402
+from hpcpar.plan.boxes import whole_box  # noqa: E402
+from tests.ops_support import make  # noqa: E402
+from tests.whole_programs import attention  # noqa: E402
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"is_causal": True}, {"scale": 0.3}, {"enable_gqa": True},
+    {"attn_mask": torch.arange(35).reshape(5, 7) % 3 > 0},
+    {"attn_mask": torch.linspace(-1, 1, 35, dtype=torch.float64).reshape(5, 7)}], ids=str)
+def test_attention_with_dropout_of_nothing_equals_pytorchs(options: dict[str, Any]) -> None:
+    heads = 2 if options.get("enable_gqa") else 4
+    query = torch.randn(2, 4, 5, 6, dtype=torch.float64)
+    key, value = torch.randn(2, 2, heads, 7, 6, dtype=torch.float64)
+    seen = []
+
+    def drop(shares: Any, axis: int, rate: float, number: int) -> Any:
+        seen.append((tuple(shares.shape), axis, rate, number))
+        return torch.ones_like(shares)
+
+    expected = functional.scaled_dot_product_attention(query, key, value, **options)
+    for given in (drop, None):
+        got = _attention(given, 3, query, key, value, dropout_p=0.4, axis=0, **options)
+        torch.testing.assert_close(got, expected)
+    assert seen == [((2, 4, 5, 7), 0, 0.4, 3)]
+
+
+@pytest.mark.parametrize("name", ["aten.from_file.default", "aten.relu_.default", "aten.no.default",
+                                  "os.system", "aten.relu", "prims.abs.default"])
+def test_only_operators_that_compute_are_called(name: str) -> None:
+    text = json.dumps({"inputs": [[2]], "calls": [[name, {"self": "%x0"}]], "constants": [],
+                       "drops": [0, 0]})
+    with pytest.raises(InputError, match="that only computes; read the network again from"):
+        AtenProgram(text)
+
+
+@pytest.mark.parametrize("program", ["{", "{}", "[]", '{"calls": [[1]]}'])
+def test_a_damaged_program_is_one_line(program: str) -> None:
+    layer = Whole("part", ("x",), **attention((2,)) | {"program": program})
+    x = torch.zeros(3, 2).numpy()
+    with pytest.raises(InputError, match=r"layer 'part' \(whole\): its program is damaged") as err:
+        make(layer, 3, [x], whole_box(x.shape), x)
+    assert "\n" not in str(err.value)
+
+
+class Table(nn.Module):
+    """Sums of differences to the rows of a table."""
+
+    def __init__(self, length: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("table", torch.randn(length, 4))
+
+    def forward(self, x: Any) -> Any:
+        return (self.linear(x)[:, None] - self.table).cumsum(1).sum(1)
+
+
+def test_large_buffers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = from_torch(Table(5), (4,), MeanSquaredError)
+    assert [type(layer) for layer in network.layers[1:-1]] == [Linear, Whole]
+    monkeypatch.setattr(program_of, "MOST_BYTES", 79)
+    with pytest.raises(InputError, match="its buffers have 0 MiB; at most 0 MiB are stored"):
+        from_torch(Table(5), (4,), MeanSquaredError)
