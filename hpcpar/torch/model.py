@@ -375,8 +375,8 @@ class ParallelModule(nn.Module):
         fixed = self._traced.read & self._others.keys() & given.keys()
         changed = next((name for name in sorted(fixed) if not torch.equal(
             self._others[name].cpu(), given[name].cpu().to(self._others[name].dtype))), "")
-        changed = next(filter(None, self.engine.share("the buffers", changed).values()), "")
-        if changed:
+        if changed := next(filter(None, self.engine.world.share(
+                "the buffers", changed, self.engine.group, in_loop=False).values()), ""):
             raise InputError(f"'{changed}' differs from its value when the module was split "
                              "(or on another rank), but the plan holds it as numbers: load the "
                              "state into the module before parallelize")
