@@ -66,8 +66,8 @@ def random_array(gpu: Any, dtype: Any, *shape: int) -> Any:
 def own_calls(gpu: Any, layer: Conv2d, shape: tuple[int, ...], images: int,
               precision: str) -> dict[str, Callable[[], Any]]:
     """The passes by this project's backend."""
-    gpu = widening(gpu, precision == "amp")
-    items = BFLOAT16 if precision == "amp" else np.float32
+    items = BFLOAT16 if precision == "amp" else np.dtype(np.float32)
+    gpu = widening(gpu, items.name)
     ins, outs = shape[0] // layer.groups, layer.out_channels // layer.groups
     segments = tuple(Segment(g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
                      for g in range(layer.groups))

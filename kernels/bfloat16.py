@@ -1,6 +1,6 @@
-"""Kernels on bfloat16 arrays, for mixed precision.
+"""Kernels on bfloat16 and float16 arrays, for mixed precision.
 
-A kernel that does not take bfloat16 arrays itself gets float32 copies of them, and each of its
+A kernel that does not take such arrays itself gets float32 copies of them, and each of its
 results is rounded once when it is stored.
 """
 
@@ -17,10 +17,12 @@ import numpy as np
 from hpcpar.kernels.bound import Bound
 from hpcpar.kernels.interface import Array, Backend
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-#: Parameters of kernels that they write, if they are bfloat16.
+BFLOAT16, FLOAT16 = np.dtype(ml_dtypes.bfloat16), np.dtype(np.float16)
+#: Kernels that NumPy itself computes in 16 bits.
+COPIES = frozenset(("copy", "accumulate"))
+#: Parameters of kernels that they write, if they have 16 bits.
 _RESULTS = ("out", "dx")
-#: The kernels that may get bfloat16 arrays, each with the other parameters that it writes.
+#: The kernels that may get such arrays, each with the other parameters that it writes.
 _KERNELS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         ("accumulate", "activation_backward", "activation_forward", "add", "avgpool_backward",
@@ -34,43 +36,44 @@ _KERNELS: dict[str, tuple[str, ...]] = {
 
 
 def is_half(array: Array) -> bool:
-    """True for a bfloat16 array."""
-    return bool(getattr(array, "dtype", None) == BFLOAT16)
+    """True for a bfloat16 or float16 array."""
+    return getattr(array, "dtype", None) in (BFLOAT16, FLOAT16)
 
 
 def wide_type(array: Array) -> np.dtype[Any]:
-    """The type in which kernels compute an array: float32 for bfloat16, else its own."""
+    """The type in which kernels compute an array: float32 for 16 bits, else its own."""
     return np.dtype(np.float32) if is_half(array) else array.dtype
 
 
 def widened(backend: Backend, array: Array) -> Array:
-    """A contiguous float32 copy of a bfloat16 array."""
+    """A contiguous float32 copy of a bfloat16 or float16 array."""
     wide = backend.empty(array.shape, np.float32)
     backend.copy(array, wide)
     return wide
 
 
-def widening(backend: Backend, mixed: bool) -> Backend:
-    """The backend; if activations are bfloat16 (`mixed`), with kernels that take them."""
-    return cast(Backend, _Widening(backend)) if mixed else backend
+def widening(backend: Backend, item_dtype: str) -> Backend:
+    """The backend; if activations are bfloat16 or float16, with kernels that take them."""
+    kernels = {BFLOAT16: backend.bfloat16_kernels, FLOAT16: COPIES}.get(np.dtype(item_dtype))
+    return backend if kernels is None else cast(Backend, _Widening(backend, kernels))
 
 
 class _Widening:
-    """All of a backend's attributes; kernels are wrapped unless they are `bfloat16_kernels`."""
+    """All of a backend's attributes; kernels are wrapped unless they `take` 16 bits."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
+    def __init__(self, backend: Backend, take: frozenset[str]) -> None:
+        self._backend, self._take = backend, take
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._backend, name)
-        if name in _KERNELS and name not in self._backend.bfloat16_kernels:
+        if name in _KERNELS and name not in self._take:
             found = partial(on_copies, self._backend, name, found)
         setattr(self, name, found)
         return found
 
     def bind(self, kernel: str, *args: Any, **options: Any) -> Bound:
         """As `Backend.bind`."""
-        if kernel in self._backend.bfloat16_kernels or not any(map(is_half, args)):
+        if kernel in self._take or not any(map(is_half, args)):
             return self._backend.bind(kernel, *args, **options)
         call = partial(getattr(self, kernel), *args, **options)
         return Bound(kernel, args, lambda: call)

@@ -21,6 +21,7 @@ from hpcpar.kernels import (
     numpy_pool,
     numpy_update,
 )
+from hpcpar.kernels.bfloat16 import COPIES
 from hpcpar.kernels.conv_choice import NUMPY, Choice, chosen
 from hpcpar.kernels.interface import Array, Backend, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, flat_blocks, ticking
@@ -33,7 +34,7 @@ class NumpyBackend(Scratch, Backend):
     name = "cpu"
     xp: Any = np
     #: NumPy itself computes these in float32.
-    bfloat16_kernels = frozenset(("copy", "accumulate"))
+    bfloat16_kernels = COPIES
 
     @property
     def versions(self) -> dict[str, str]:

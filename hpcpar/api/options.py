@@ -111,8 +111,8 @@ class PrecisionOptions(OptionGroup, section="plan"):
     precision: str | None = option(
         None, OneOf(PRECISIONS, other_names.FORMATS),
         "number format; tf32: float32, with matrix products on tensor cores; amp: activations and "
-        "products in bfloat16, sums, weights and updates in float32 (default: the plan's, else "
-        "fp32)", first=True)
+        "products in bfloat16, sums, weights and updates in float32; amp-fp16: the same in float16 "
+        "with a loss scale (default: the plan's, else fp32)", first=True)
 
     def in_precision(self, plan: Plan) -> Plan:
         """A given plan in the requested number format."""

@@ -22,7 +22,7 @@ from hpcpar.api.options import (
 )
 from hpcpar.api.results import Record, TableResult, flat
 from hpcpar.api.sources import MachineLike, NetworkLike, machine_of, network_of
-from hpcpar.comm.device_options import GpuOptions
+from hpcpar.comm.device_options import GraphOptions
 from hpcpar.diagnose.processor import slowdowns
 from hpcpar.errors import InputError, RunError, unknown
 from hpcpar.io.files import make_folder, require_no_links
@@ -111,8 +111,8 @@ class SweepResult(TableResult):
 
 
 @dataclass(frozen=True)
-class SweepArguments(BatchOptions, GpuOptions, AnchorOptions, LoadOptions, StepOptions, LossOptions,
-                     ModuleOptions, section="job"):
+class SweepArguments(BatchOptions, GraphOptions, AnchorOptions, LoadOptions, StepOptions,
+                     LossOptions, ModuleOptions, section="job"):
     """The options of ``hpcpar sweep``.
 
     Attributes
@@ -246,7 +246,7 @@ def _study(asked: SweepArguments, spec: NetworkSpec, network: Network, chosen: M
                      precision=chosen["precision"], bucket_bytes=chosen["bucket_bytes"]),
         data, samples, asked.steps or (0 if asked.epochs else STEPS), asked.epochs or 1,
         asked.device, out, asked.transport, asked.math_for(chosen["precision"]), asked.kernels,
-        epoch_samples=samples if asked.data else chosen["samples"],
+        graphs=asked.graphs, epoch_samples=samples if asked.data else chosen["samples"],
         # files by their absolute path, because runs have other folders
         layers=tuple(os.path.abspath(m) if m.endswith(".py") else m for m in asked.layers),
         simulated=tuple(sorted(simulated - {*sizes})))

@@ -157,6 +157,10 @@ def _notes(args: RunCommand, job: Training | Inference, machine: Machine, kernel
 def _report(args: RunCommand, job: Training | Inference, recorder: Recorder,
             prediction: Prediction, cautions: Iterable[str], lines: ProgressBar) -> None:
     """Writes the record and shows the result. Collective."""
+    scale = job.executor.loss_scale
+    if scale is not None and scale.state.skipped:
+        cautions = [f"the loss scale is {scale.state.scale:g}, and gradients overflowed float16 in "
+                    f"{plural(scale.state.skipped, 'iteration')}, without an update", *cautions]
     for caution in (*_unevaluated(args, job), *cautions):
         lines.say(f"note: {caution}")
     run = recorder.collect()
@@ -195,7 +199,8 @@ def _remedy(args: RunCommand, job: Training | Inference) -> str:
 def _metrics(args: RunCommand, job: Training | Inference) -> Metrics:
     """The files of metrics; inference has none."""
     classes = job.pixel_classes if isinstance(job, Training) else 0
-    return Metrics(args.metrics, args.tensorboard, classes, job.start + 1)
+    return Metrics(args.metrics, args.tensorboard, classes, job.start + 1,
+                   job.plan.formats.scaled)
 
 
 def _report_to(metrics: Metrics, progress: RunProgress) -> Callable[[Progress], None]:
@@ -239,10 +244,17 @@ def _summary(job: Training | Inference, run: run_record.RunRecord,
             "measured_pass_s": median_s, "predicted_pass_s": prediction.iteration_s,
         }
     return out | {
-        "steps": job.step, "loss": job.last_loss, "losses": measured.losses,
+        "steps": job.step, "loss": job.last_loss, "losses": measured.losses, **_scale(job),
         "train_accuracy": _number(end.train_accuracy),
         "measured_iteration_s": median_s, "predicted_iteration_s": prediction.iteration_s,
     }
+
+
+def _scale(job: Training) -> dict[str, float]:
+    """The loss scale at the end, and the iterations whose update it skipped; empty without one."""
+    if job.scale is None:
+        return {}
+    return {"loss_scale": job.scale.state.scale, "skipped_updates": job.scale.state.skipped}
 
 
 def _read(args: RunCommand, w: World, kernels: str) -> tuple[plans.Plan, Machine, Backend]:

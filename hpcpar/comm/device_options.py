@@ -93,8 +93,9 @@ class GpuOptions(DeviceOptions, section="machine"):
         slowly.
         """
         if PRECISIONS[precision].mixed and self.device != "gpu":
+            items = PRECISIONS[precision].item_dtype
             return [f"precision {precision} is slow on CPUs, which compute it in float32 and round "
-                    "every result to bfloat16: use it to check a plan for GPUs"]
+                    f"every result to {items}: use it to check a plan for GPUs"]
         math = self.math_for(precision)
         if math == _math(precision) or precision == "fp64":
             return []

@@ -11,7 +11,7 @@ from hpcpar.comm.buffers import Buffers
 from hpcpar.comm.trace import Trace
 from hpcpar.comm.transfer import Transfer, bind_rounds
 from hpcpar.comm.world import World
-from hpcpar.kernels.bfloat16 import BFLOAT16
+from hpcpar.kernels.bfloat16 import is_half
 from hpcpar.schedule.exchange import Piece
 from hpcpar.schedule.steps import Kind
 
@@ -92,8 +92,9 @@ class MpiCollective(Transfer):
         self._own: Piece | None = None
         self._result: Any = None
         self._counts: list[int] = []
-        half = buffers.dtype == BFLOAT16
-        self._sum = _sum_of_halves(world.mpi) if half and step.reduce else world.mpi.SUM
+        self._sum = world.mpi.SUM
+        if is_half(buffers) and step.reduce:
+            self._sum = _sum_of_halves(world.mpi, buffers.dtype)
         if step.kind is not Kind.ALLREDUCE:
             parts = step.destination if step.kind is Kind.REDUCE_SCATTER else step.source
             self._counts = [parts.items(peer) for peer in ex.peers]
@@ -141,15 +142,15 @@ class MpiCollective(Transfer):
 
 def _message(array: Any) -> Any:
     """An array of a type that MPI has."""
-    return array.view(np.uint16) if array.dtype == BFLOAT16 else array
+    return array.view(np.uint16) if is_half(array) else array
 
 
-@lru_cache(maxsize=1)
-def _sum_of_halves(mpi: Any) -> Any:
-    """MPI's operation that adds bfloat16 numbers, which travel as 16-bit integers."""
+@lru_cache(maxsize=2)
+def _sum_of_halves(mpi: Any, dtype: Any) -> Any:
+    """MPI's operation that adds bfloat16 or float16 numbers, which travel as 16-bit integers."""
 
     def add(received: Any, total: Any, kind: Any) -> None:
-        one, other = (np.frombuffer(memory, BFLOAT16) for memory in (received, total))
+        one, other = (np.frombuffer(memory, dtype) for memory in (received, total))
         np.add(one, other, out=other)
 
     return mpi.Op.Create(add, commute=True)

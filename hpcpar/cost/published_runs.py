@@ -111,8 +111,8 @@ def kind_of(network: Network) -> str:
     return "depthwise convolutions" if depthwise else "images"
 
 
-#: Names of number formats.
-_NAMES = {formats: name for name, formats in PRECISIONS.items()}
+#: The name under which runs in a format are published, by `Precision.work`.
+PUBLISHED_AS = {PRECISIONS[name].work: name for name in reversed(PRECISIONS)}
 
 
 def sheet_basis(device: Device) -> str:
@@ -131,7 +131,7 @@ def class_factor(device: Device, formats: Precision, kind: str) -> float:
     """
     if not device.multiprocessors:
         return 1.0
-    return _lopsided_median(sheet_basis(device), _NAMES[formats], kind)
+    return _lopsided_median(sheet_basis(device), PUBLISHED_AS[formats.work], kind)
 
 
 @cache

@@ -16,6 +16,7 @@ from hpcpar.cost.anchors import MEASURED_RATIOS, MORE_RANKS, nearest, sd_of
 from hpcpar.cost.compute.priced_formats import device_for
 from hpcpar.cost.price_family import Costs
 from hpcpar.cost.published_runs import (
+    PUBLISHED_AS,
     ResidualClass,
     class_factor,
     kind_of,
@@ -134,7 +135,8 @@ def trust(network: Network, plan: Plan, machine: Machine, costs: Costs) -> Trust
     basis, total_s, parts = (basis_of(machine, device), float(costs.iteration_s),
                              parts_of(machine, costs))
     samples = plan.samples_of_a_pass / max(float(c.n) for c in plan.configs.values())
-    runs = published().of(basis, traits(network, samples, plan.precision)).over(factor)
+    known = traits(network, samples, PUBLISHED_AS[plan.formats.work])
+    runs = published().of(basis, known).over(factor)
     if all(part.ratios is None for part in parts):
         own = Trust(basis, _source(machine, device, basis, factor, runs.rows),
                     (runs.low, runs.high), runs, peak_warning(machine), factor)

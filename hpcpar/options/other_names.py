@@ -11,9 +11,10 @@ def _each(names: str, answer: str) -> dict[str, str]:
 
 
 FORMATS = {
-    **_each("autocast bf16 bf16-mixed bfloat bfloat16 fp16 fp-16 f16 float16 half mixed "
-            "16-mixed mixed-precision",
+    **_each("autocast bf16 bf16-mixed bfloat bfloat16 mixed mixed-precision",
             "write amp: bfloat16, with weights and sums in float32"),
+    **_each("fp16 fp-16 f16 float16 half 16-mixed fp16-amp",
+            "write amp-fp16: float16 with a loss scale, weights and sums in float32"),
     **_each("fp8 float8 int8 fp4", "the smallest format is amp, with 16 bits"),
     **_each("float32 f32 fp-32 single full", "write fp32"),
     **_each("float64 f64 double", "write fp64"),

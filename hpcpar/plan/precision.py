@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 #: Bytes per item of each type.
-TYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2}
+TYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,8 @@ class Precision:
     rates : tuple of str
         Entries of a device's ``[rates]`` for products, of which the fastest counts; empty for
         float32 and float64, which every device can price.
+    scaled : bool
+        A loss scale keeps the gradients of activations in the range of their type.
     """
 
     dtype: str
@@ -42,6 +44,7 @@ class Precision:
     update_bytes: int
     work: str
     rates: tuple[str, ...]
+    scaled: bool = False
 
     @property
     def mixed(self) -> bool:
@@ -54,19 +57,21 @@ def _of_types(work: str, dtype: str, item_dtype: str, update_bytes: int = 0,
     item_bytes = TYPE_BYTES[item_dtype]
     copy_bytes = item_bytes if item_dtype != dtype else 0
     return Precision(dtype, item_dtype, item_bytes, TYPE_BYTES[dtype], copy_bytes, update_bytes,
-                     work, rates)
+                     work, rates, item_dtype == "float16")
 
 
 #: Number formats by name. ``tf32`` rounds the factors of float32 products to a 10-bit fraction, on
 #: tensor cores; ``amp`` is mixed precision as in PyTorch's autocast, with activations and products
 #: in bfloat16 (priced at the faster of float16 and bfloat16). Its update also converts the gradient
 #: from 2 to 4 bytes, unscales it (read and write), and makes the next copy of the weight (4 to 2
-#: bytes): 6 + 8 + 6 bytes.
+#: bytes): 6 + 8 + 6 bytes. ``amp-fp16`` is the same in float16, and has a step of its own that
+#: unscales.
 PRECISIONS = {
     "fp64": _of_types("float64", "float64", "float64"),
     "fp32": _of_types("float32", "float32", "float32"),
     "tf32": _of_types("tf32", "float32", "float32", rates=("tf32",)),
     "amp": _of_types("amp", "float32", "bfloat16", 20, ("float16", "bfloat16")),
+    "amp-fp16": _of_types("amp", "float32", "float16", 12, ("float16", "bfloat16")),
 }
-#: Formats by their names in tables of measured work.
-OF_WORK = {precision.work: precision for precision in PRECISIONS.values()}
+#: Formats by their names in tables of measured work; ``amp`` stands for both of its name.
+OF_WORK = {PRECISIONS[name].work: PRECISIONS[name] for name in reversed(PRECISIONS)}

@@ -17,6 +17,8 @@ COLUMNS = ("epoch", "step", "loss", "train_accuracy", "test_accuracy", "test_los
 def row(now: Progress) -> dict[str, float | None]:
     """Metrics by name; None for one that is not measured, as before the end of an epoch."""
     values = {name: getattr(now, name) for name in COLUMNS}
+    if now.loss_scale is not None:
+        values["loss_scale"] = now.loss_scale
     for part in ("train", "test") if now.pixel_classes else ():
         pixels = getattr(now, f"{part}_pixels")
         for what in ("dice", "iou"):
@@ -39,6 +41,8 @@ class Metrics:
         See `Progress`.
     first : int
         First step of this run; TensorBoard hides points of earlier runs from this step on.
+    scaled : bool
+        The training has a loss scale.
 
     Raises
     ------
@@ -47,8 +51,9 @@ class Metrics:
     """
 
     def __init__(self, table: str = "", folder: str = "", pixel_classes: int = 0,
-                 first: int = 1) -> None:
-        blank = Progress(0, 0, 0, 0, 0.0, 0.0, pixel_classes=pixel_classes)
+                 first: int = 1, scaled: bool = False) -> None:
+        blank = Progress(0, 0, 0, 0, 0.0, 0.0, pixel_classes=pixel_classes,
+                         loss_scale=0.0 if scaled else None)
         self._table = table
         try:
             writer = _event_writer() if folder else None

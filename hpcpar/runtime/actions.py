@@ -10,6 +10,7 @@ from hpcpar.kernels.numbers import Numbers
 from hpcpar.network.graph import Network
 from hpcpar.plan.boxes import Box, intersect, local
 from hpcpar.plan.plan import Plan
+from hpcpar.runtime.loss_scale import LossScale
 from hpcpar.runtime.ops.base import Operator
 from hpcpar.runtime.optimizer import Rule
 from hpcpar.runtime.parameters import Parameters
@@ -19,7 +20,7 @@ from hpcpar.schedule.buckets import sums_known
 from hpcpar.schedule.edges import Edge
 from hpcpar.schedule.interior import interior, strips
 from hpcpar.schedule.one_weird_trick import switch
-from hpcpar.schedule.steps import Compute, Op, Phase
+from hpcpar.schedule.steps import Comm, Compute, Op, Phase
 
 Action = Callable[[], None]
 
@@ -50,6 +51,8 @@ class Actions:
         Factor of the loss: the samples of the batch divided by the samples that count.
     share : float
         Fraction of the samples, or of their pixels, that counts in the loss.
+    loss_scale : LossScale or None
+        None unless activations are float16.
     counts : array or None
         [3, classes] numbers of this rank's pixels by label, by prediction, and where both agree;
         None unless the loss classifies pixels.
@@ -63,6 +66,7 @@ class Actions:
         self.network, self.plan, self.backend, self.rank = network, plan, backend, rank
         self.passes, self.parameters, self.rule = passes, parameters, rule
         self.sums, self._tick = sums, tick
+        self.loss_scale = LossScale(backend) if plan.formats.scaled else None
         self.training, self.weight, self.share = True, 1.0, 1.0
         self.resting: frozenset[str] = frozenset()
         self.momenta: Mapping[str, float] = {}
@@ -85,12 +89,28 @@ class Actions:
         """Begin iteration `step`, or an evaluation."""
         self.numbers.iteration, self.training = step, training
         self.copied.clear()
+        if self.loss_scale is not None:
+            self.rule.skipped = self.loss_scale.state.skipped
+
+    def end(self) -> None:
+        """End a training iteration."""
+        if self.loss_scale is not None:
+            self.loss_scale.end()
+
+    def summed(self, step: Comm) -> Array:
+        """The numbers that all ranks sum: of the loss, or votes."""
+        if not step.tensor.gradient:
+            return self.sums[step.part]
+        assert self.loss_scale is not None
+        return self.loss_scale.votes
 
     def action(self, step: Compute) -> Action:
         """The function to call at a compute step."""
         current = self.passes.find(step.layer, step.part)
         if step.op is Op.UPDATE:
             return partial(self._update, step.layer, step.part)
+        if step.op is Op.UNSCALE:
+            return partial(self._unscale, step.layer)
         if step.op is Op.ACCUMULATE:
             return self._accumulation(step)
         op = current.ops[step.layer]
@@ -113,7 +133,8 @@ class Actions:
         """
         if isinstance(action, Bound):
             return (action,)
-        if step.layer == self._loss_layer or step.op in (Op.INTERIOR, Op.BOUNDARY, Op.UPDATE):
+        if step.layer == self._loss_layer or step.op in (Op.INTERIOR, Op.BOUNDARY) or (
+                step.phase is Phase.UPDATE):
             return ()
         current = self.passes.find(step.layer, step.part)
         op, blocks = current.ops[step.layer], current.blocks[step.layer]
@@ -187,6 +208,8 @@ class Actions:
         op.ctx.counts = self.counts if self._counts_loss else None
         op.ctx.share = self.share
         op.ctx.scale = self.weight / (current.samples if several else self.plan.batch)
+        if self.loss_scale is not None and self.training:
+            op.ctx.gradient_scale = self.loss_scale.state.scale
         if operation is Op.STATISTICS:
             op.statistics()
             return
@@ -268,11 +291,17 @@ class Actions:
         for layer in list(self.unfinished):
             self._finish(layer)
 
+    def _unscale(self, layer: str) -> None:
+        self._finish(layer)
+        p = self.parameters[layer]
+        if p.updates and self.loss_scale is not None:
+            self.loss_scale.unscale(p.updated(p.grad))
+
     def _update(self, layer: str, part: int) -> None:
         self._finish(layer)
         self.copied.discard(layer)
         p = self.parameters[layer]
-        if p.updates:
+        if p.updates and not (self.loss_scale is not None and self.loss_scale.skips):
             of_a_pass = layer in self._fc_layers
             updates = self.plan.fc_passes if of_a_pass else 1
             self.rule.update(self.backend, p, self.numbers, updates, part, self._tick, of_a_pass)

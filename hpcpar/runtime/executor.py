@@ -30,7 +30,7 @@ from hpcpar.runtime.parameters import Parameters
 from hpcpar.runtime.passes import Pass, Passes
 from hpcpar.runtime.program import Program
 from hpcpar.runtime.replay import Replays
-from hpcpar.schedule.builder import LOSS_SUMS
+from hpcpar.schedule.loss_sums import LOSS_SUMS
 from hpcpar.schedule.memory_plan.allocation import plan_memory
 from hpcpar.schedule.memory_plan.packing import moments
 from hpcpar.schedule.memory_plan.rank_steps import RankSteps
@@ -96,8 +96,8 @@ class Executor:
     def __init__(self, network: Network, plan: Plan, schedule: Schedule | None,
                  communicator: Communicator, backend: Backend, seed: int,
                  evaluation: Schedule | None = None, graphs: bool = False) -> None:
-        self.network, self.plan, self.backend = network, plan, widening(backend, plan.formats.mixed)
-        self.communicator, self.rank = communicator, communicator.world.rank
+        self.network, self.plan, self.rank = network, plan, communicator.world.rank
+        self.communicator, self.backend = communicator, widening(backend, plan.formats.item_dtype)
         schedules = [s for s in (schedule, evaluation) if s is not None]
         for checked in schedules:
             communicator.agree(checked)
@@ -135,6 +135,7 @@ class Executor:
         self._set_images()
         self._actions = Actions(network, plan, backend, self.rank, self._passes, self.parameters,
                                 self.rule, self._sums, self.communicator.progress)
+        self.loss_scale = self._actions.loss_scale
         learning = [] if network.loss.outside else self.fc_passes or self.passes
         self._berths = [Berth(self.communicator, self._sums, [p.labels for p in learning],
                               self._actions.numbers)
@@ -214,7 +215,7 @@ class Executor:
     def _moved(self, step: Comm) -> tuple[Array, Array]:
         """The arrays before and after a communication step."""
         if step.phase is Phase.LOSS:
-            return (self._sums[step.part],) * 2
+            return (self._actions.summed(step),) * 2
         if step.phase is Phase.GRADIENT and step.index in self._buckets:
             return self._buckets[step.index], self._buckets[step.index]
         if step.phase in (Phase.GRADIENT, Phase.UPDATE):
@@ -312,7 +313,9 @@ class Executor:
         assert self.training is not None
         self.rule.set(rate, momentum, decay)
         self._actions.begin(step, training=True)
-        return self._submit(self.training, images, labels, counted, f"iteration {step + 1}", noted)
+        now = self._submit(self.training, images, labels, counted, f"iteration {step + 1}", noted)
+        self._actions.end()
+        return now
 
     def evaluate(self, images: Array, labels: NDArray[np.generic],
                  counted: tuple[int, float] | None = None) -> tuple[float, float]:

@@ -73,7 +73,7 @@ class Watch:
 
 
 def on_host(backend: Backend, array: Array) -> np.ndarray:
-    """A host copy of an array or view; float32 for bfloat16."""
+    """A host copy of an array or view; float32 for 16 bits."""
     kind = wide_type(array)
     flat, out = backend.empty((array.size,), kind), np.empty(array.size, kind)
     backend.copy(array, flat.reshape(array.shape))

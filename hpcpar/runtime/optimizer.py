@@ -101,6 +101,8 @@ class Rule:
         self.rate, self.momentum, self.decay = 0.0, 0.0, 0.0
         #: Factors of rate and decay for layers that are updated after every FC pass.
         self.of_a_pass = 1.0, 1.0
+        #: Iterations without an update; the optimizer does not count them.
+        self.skipped = 0
 
     def set(self, rate: float, momentum: float, decay: float) -> None:
         """Set the iteration's rate, momentum and weight decay."""
@@ -116,7 +118,7 @@ class Rule:
             numbers.require_value("rate and step")
         rate = numbers.number(("rate", of_a_pass), lambda: self.rate * factors[0])
         count = numbers.number(("update", updates, part),
-                               lambda: numbers.iteration * updates + part + 1)
+                               lambda: (numbers.iteration - self.skipped) * updates + part + 1)
         whole = (p.updated(p.flat), p.updated(p.grad), *p.state)
         for w, grad, *state in backend.blocks(whole, tick):
             self.optimizer.update(Update(backend, w, grad, state, rate, self.momentum,

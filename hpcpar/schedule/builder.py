@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -16,16 +16,13 @@ from hpcpar.plan.layout import Layout, computed, owned
 from hpcpar.plan.plan import Overlap, Plan
 from hpcpar.schedule.buckets import Pending, closes, summed
 from hpcpar.schedule.edges import Edge
+from hpcpar.schedule.loss_sums import LOSS_SUMS, unscale
 from hpcpar.schedule.moments import MOMENT_BYTES, moments_layout, moments_pattern
 from hpcpar.schedule.overlap import Emitter
 from hpcpar.schedule.pattern_family import collective_along
 from hpcpar.schedule.recompute import Recompute, recompute
 from hpcpar.schedule.steps import CODES, NOTHING, Chooser, Comm, Kind, Op, Phase, Role, TensorRef
 from hpcpar.schedule.weights import gradient, update
-
-#: Numbers summed over ranks in the loss's allreduce: the loss, the number of correct samples, and
-#: the ranks' requests to each other (`hpcpar.train.rank_requests.Ask`).
-LOSS_SUMS = 3
 
 
 class Builder(Emitter):
@@ -139,15 +136,15 @@ class Builder(Emitter):
         pattern = collective_along(kind, config, ("k",))
         return self.move(phase, layer.name, tensor, pattern, parts, whole, key)
 
-    def loss(self) -> Comm | None:
-        """Sum the loss over all ranks, unless the caller computes it."""
+    def loss(self, votes: bool = False) -> Comm | None:
+        """Sum the loss over all ranks, unless the caller computes it; or sum their `votes`."""
         if self.network.loss.outside:
             return None
-        everyone = Config(n=self.plan.ranks)
-        layout = Layout(everyone, (Axis("sums", LOSS_SUMS, LOSS_SUMS),))
+        everyone, items = Config(n=self.plan.ranks), 1 if votes else LOSS_SUMS
+        layout = Layout(everyone, (Axis("sums", items, items),))
         pattern = collective_along(Kind.ALLREDUCE, everyone, ("n",))
-        return self.move(Phase.LOSS, self.network.layers[-1].name, TensorRef("", Role.LOSS),
-                         pattern, layout, layout, ("loss",), item_bytes=8)
+        name, tensor = self.network.layers[-1].name, TensorRef("", Role.LOSS, gradient=votes)
+        return self.move(Phase.LOSS, name, tensor, pattern, layout, layout, ("loss", items), 8)
 
     # -- backward ----------------------------------------------------------------------------------
     def backward(self, layers: Sequence[Layer], batch: int, moving: bool = True) -> list[Pending]:
@@ -195,6 +192,8 @@ class Builder(Emitter):
                 if closes_bucket[layer.name]:
                     full, bucket = bucket, []
         self.sum_bucket(full)
+        if self.plan.formats.scaled:
+            unscale(self, pending, partial(self.loss, votes=True) if moving else None)
         return pending
 
     def sum_bucket(self, bucket: list[Pending]) -> None:

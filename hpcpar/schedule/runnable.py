@@ -48,16 +48,19 @@ def not_on_hosts(plan: Plan, device: str = "cpu") -> str:
 
 
 def require_device(plan: Plan, device: str) -> None:
-    """Check that the executor supports the plan's parameter servers on this device.
+    """Check that the executor supports the plan's parameter servers and formats on this device.
 
     Raises
     ------
     InputError
-        The servers are on hosts, apart from the devices.
+        The servers are on hosts, apart from the devices; or GPUs do not run the format.
     """
     reason = not_on_hosts(plan, device)
     if reason:
         raise InputError(reason)
+    if plan.formats.scaled and device == "gpu":
+        raise InputError(f"precision {plan.precision} runs on CPUs only; use --precision amp on "
+                         "GPUs")
 
 
 def require_own_training(network: Network) -> None:
@@ -115,6 +118,10 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
                 "another strategy")
     if plan.fc_passes > 1:
         _require_fc_passes(network, plan)
+        if plan.formats.scaled and training:
+            raise InputError(f"{plan.precision} decides once per iteration whether to update, but "
+                             f"the plan updates after each of {plan.fc_passes} FC passes; use "
+                             "--precision amp, or the strategy owt")
 
 
 def _require_values(network: Network, plan: Plan) -> None:

@@ -69,6 +69,7 @@ class Op(str, Enum):
     BACKWARD = "backward"
     BACKWARD_WEIGHT = "backward_weight"
     ACCUMULATE = "accumulate"
+    UNSCALE = "unscale"
     UPDATE = "update"
     HOST_UPDATE = "host_update"
 

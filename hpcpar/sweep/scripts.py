@@ -74,9 +74,9 @@ def layers_options(study: Study) -> list[str]:
 
 def device_options(study: Study) -> list[str]:
     """The options that say what ranks compute on."""
-    gpu = ["--transport", study.transport, "--math", study.math] if study.device == "gpu" else []
-    cpu = ["--kernels", study.kernels] if study.device == "cpu" else []
-    return ["--device", study.device, *gpu, *cpu]
+    gpu = ["--transport", study.transport, "--math", study.math, "--graphs", study.graphs]
+    cpu = ["--kernels", study.kernels]
+    return ["--device", study.device, *(gpu if study.device == "gpu" else cpu)]
 
 
 def _limit_s(study: Study, asked: BatchOptions, job: BatchJob) -> int:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypedDict
 
 from msgspec import Meta
 
+from hpcpar.comm.device_options import GRAPHS
 from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.io.files import write_text
@@ -87,6 +88,8 @@ class Study:
     math: Annotated[str, one_of(*MathMode)] = "fp32"
     #: Whose convolutions run on CPUs.
     kernels: Annotated[str, one_of(*CPU_KERNELS)] = AUTO
+    #: Whether GPUs replay iterations.
+    graphs: Annotated[str, one_of(*GRAPHS)] = GRAPHS[0]
     #: Nodes by number of ranks (as text: keys of JSON).
     nodes: dict[str, Extent] = field(default_factory=dict)
     #: Further numbers of ranks, which are simulated.
@@ -140,7 +143,8 @@ class Study:
             "steps": self.steps,
             "epochs": self.epochs,
             "device": self.device,
-            **({"transport": self.transport, "math": self.math} if self.device == "gpu" else {}),
+            **({"transport": self.transport, "math": self.math, "graphs": self.graphs}
+               if self.device == "gpu" else {}),
             **({"kernels": self.kernels} if self.device == "cpu" else {}),
             **({"simulated": True} if self.simulates(case) else {}),
         }

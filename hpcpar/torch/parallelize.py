@@ -105,6 +105,9 @@ def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, mach
         raise InputError(f"{', '.join(options)}: a finished plan takes no options; leave them out, "
                          "or name a strategy")
     plan = plans.load(given) if isinstance(given, str) else given
+    if plan.formats.scaled:
+        raise InputError(f"the plan is in {plan.precision}, whose loss scale only hpcpar run "
+                         "adjusts; plan with --precision amp")
     if plan.formats.mixed and plan.precision not in _possible(precision):
         raise InputError(f"the plan is in {plan.precision}, but the module's parameters are in "
                          f"{precision}; convert the module with module.float()")
@@ -123,4 +126,4 @@ def _possible(precision: str) -> list[str]:
     """The precisions of plans for a module with parameters of this one."""
     weights = PRECISIONS[precision].dtype
     return [precision, *(name for name, formats in PRECISIONS.items()
-                         if formats.mixed and formats.dtype == weights)]
+                         if formats.mixed and not formats.scaled and formats.dtype == weights)]

@@ -22,10 +22,11 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
-from typing import Any
+from typing import Annotated, Any
 
 import h5py
 import numpy as np
+from msgspec import Meta
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from hpcpar.errors import InputError
@@ -70,6 +71,10 @@ class CheckpointState:
     optimizer: str = ""
     #: Identifies the training; runs that resume it keep it (`Training.identity`). Empty if unknown.
     training: str = ""
+    #: The loss scale of float16 (0: none), and the rest of `hpcpar.runtime.loss_scale.ScaleState`.
+    loss_scale: Annotated[float, Meta(ge=0)] = 0.0
+    good_iterations: Count = 0
+    skipped_updates: Count = 0
 
 
 @dataclass(frozen=True)

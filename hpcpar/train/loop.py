@@ -21,6 +21,7 @@ from hpcpar.network.graph import Network
 from hpcpar.plan.plan import Plan
 from hpcpar.process.signals import StopRequest
 from hpcpar.runtime.flight import Flight
+from hpcpar.runtime.loss_scale import ScaleState
 from hpcpar.runtime.optimizer import SGD
 from hpcpar.train import checkpoint, global_tensors
 from hpcpar.train.checkpoint import CheckpointState
@@ -49,8 +50,9 @@ class Progress:
     #: Counts over the epoch and over the held-out part, if each pixel has a class.
     train_pixels: ClassCounts | None = None
     test_pixels: ClassCounts | None = None
-    #: Learning rate.
+    #: Learning rate, and the loss scale of the next iteration; None without one.
     rate: float = 0.0
+    loss_scale: float | None = None
     #: Number of classes if accuracies are fractions of pixels; otherwise 0.
     pixel_classes: int = 0
     epoch_done: bool = False
@@ -88,6 +90,10 @@ class Training(Job):
         self.executor.rule.of_a_pass = (pass_factors[0] / self.factors[0],
                                         pass_factors[1] / self.factors[1])
         self.start = self.restore() if options.resume else 0
+        self.scale = self.executor.loss_scale
+        if self.scale is not None and self.resumed is not None and self.resumed.loss_scale:
+            self.scale.state = ScaleState(self.resumed.loss_scale, self.resumed.good_iterations,
+                                          self.resumed.skipped_updates)
         self.steps = options.steps or options.epochs * self.loader.batches_per_epoch
         self.step = self.start
         self.pixel_classes = network.classes * network.labels_pixels
@@ -169,6 +175,7 @@ class Training(Job):
         epochs = math.ceil(self.steps / self.loader.batches_per_epoch)
         return Progress(it.epoch + 1, epochs, it.step + 1, self.steps, result.loss, self.last_s,
                         rate=it.rate, pixel_classes=self.pixel_classes,
+                        loss_scale=None if self.scale is None else self.scale.state.scale,
                         epoch_done=self._ends_epoch(it.step + 1))
 
     def _end_epoch(self, now: Progress, train_accuracy: float | None, saver: Saver) -> None:
@@ -218,7 +225,8 @@ class Training(Job):
         epoch, batch = divmod(self.step, self.loader.batches_per_epoch)
         return CheckpointState(self.step, epoch, batch, self.options.seed, self.network.name,
                                tuple(self.network.image_shape), self.network.classes,
-                               self.plan.optimizer, self.identity)
+                               self.plan.optimizer, self.identity,
+                               *(() if self.scale is None else self.scale.state))
 
     def _identity(self) -> str:
         """A digest of everything that decides what a new training computes, except its length and

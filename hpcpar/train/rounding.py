@@ -23,9 +23,9 @@ ULPS = 32
 FACTOR = 4.0
 #: Smallest tolerance in ulps: long sums in another order differ by this much.
 FLOOR_ULPS = 1000
-#: Perturbation and smallest tolerance where activations are bfloat16: the rounding of one number.
+#: Perturbation and smallest tolerance where activations have 16 bits: the rounding of one number.
 #: One rank rounds a sum once, several ranks round each partial sum that they send.
-BFLOAT16_ROUNDING = 2.0**-8
+ROUNDING = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
 #: Smallest divisor, for tensors that are zero everywhere.
 TINY = 1e-300
 
@@ -72,7 +72,8 @@ class PerturbedRun(WatchedRun):
 
     def batch(self, step: int) -> tuple[NDArray[Any], NDArray[Any]]:
         backend, formats = self.executor.backend, self.executor.plan.formats
-        shift = BFLOAT16_ROUNDING if formats.mixed else ULPS * float(np.finfo(formats.dtype).eps)
+        ulps = ULPS * float(np.finfo(formats.dtype).eps)
+        shift = ROUNDING.get(formats.item_dtype, ulps)
         for p in self.executor.parameters.values():
             backend.to_device(self._shifted(on_host(backend, p.flat), shift), p.flat)
         images, labels = super().batch(step)
@@ -94,7 +95,8 @@ def tolerances(serial: WatchedRun, perturbed: PerturbedRun) -> NDArray[np.float6
         [layers, `QUANTITIES`]; the caller adds the loss to the last row.
     """
     network, formats = serial.executor.network, serial.executor.plan.formats
-    floor = BFLOAT16_ROUNDING if formats.mixed else FLOOR_ULPS * float(np.finfo(formats.dtype).eps)
+    ulps = FLOOR_ULPS * float(np.finfo(formats.dtype).eps)
+    floor = ROUNDING.get(formats.item_dtype, ulps)
     noise = np.zeros((len(network.layers), len(QUANTITIES)))
     for i, layer in enumerate(network.layers[:-1]):
         pairs = zip(serial.tensors(layer), perturbed.tensors(layer), strict=True)

@@ -41,7 +41,7 @@ from hpcpar.train.rounding import (
 from hpcpar.train.verify_batches import Data, SerialData
 
 #: Precisions in which plans are verified.
-FORMATS = ("fp64", "fp32", "amp")
+FORMATS = ("fp64", "fp32", "amp", "amp-fp16")
 
 
 def whole_gradient(plan: Plan, schedule: Schedule, layer: Layer) -> bool:

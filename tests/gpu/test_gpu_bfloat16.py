@@ -25,7 +25,7 @@ class Arrays:
     """The same random arrays on any backend, in the order they are asked for."""
 
     def __init__(self, backend: Any) -> None:
-        self.backend, self.rng = widening(backend, True), np.random.default_rng(12)
+        self.backend, self.rng = widening(backend, "bfloat16"), np.random.default_rng(12)
 
     def place(self, host: np.ndarray) -> Any:
         array = self.backend.empty(host.shape, host.dtype)

@@ -93,7 +93,7 @@ def test_bfloat16_sums_are_rounded_once(case: ConvCase, library: str) -> None:
                       for i, s in enumerate((case.x, case.w, case.w[:1], case.out)))
     found = []
     for backend in (TorchBackend(dict.fromkeys(RULE, library)), NumpyBackend()):
-        on = widening(backend, True)
+        on = widening(backend, "bfloat16")
         y, dx = np.empty(case.out, BFLOAT16), np.empty(case.x, BFLOAT16)
         dw, dbias = np.empty(case.w, np.float32), np.empty(case.w[:1], np.float32)
         on.conv_forward(x, w, bias, case.spec, y)

@@ -235,6 +235,10 @@ def test_a_plan_of_another_format_than_the_module_is_refused(model: Any) -> None
         parallelize(smooth().double(), SHAPE, BATCH, "data", precision="amp")
     with pytest.raises(InputError, match="parameters are in fp32; pass fp32 or amp, or convert"):
         parallelize(smooth(), SHAPE, BATCH, "data", precision="fp64")
+    with pytest.raises(InputError, match="plan is in amp-fp16, whose loss scale only hpcpar run"):
+        parallelize(smooth(), SHAPE, BATCH, replace(model.plan, precision="amp-fp16"))
+    with pytest.raises(InputError, match=r"'amp-fp16': .* pass fp32 or amp, or convert"):
+        parallelize(smooth(), SHAPE, BATCH, "data", precision="amp-fp16")
     single = replace(model.plan, precision="fp32")
     assert parallelize(smooth(), SHAPE, BATCH, single).plan.precision == "fp32"
     assert parallelize(smooth(), SHAPE, BATCH, model.plan).plan.precision == "amp"

@@ -46,7 +46,7 @@ def require_priced(machine: Machine, precision: str, synchronization: str,
             raise InputError(f"machine {machine.name} was not calibrated in {precision}; use "
                              "--precision fp32, or a machine from a data sheet, as in --machine "
                              "dgx-a100")
-    elif device.rate_of(formats.rates) or (device.multiprocessors and precision == "amp"):
+    elif device.rate_of(formats.rates) or (device.multiprocessors and formats.mixed):
         return
     elif device.multiprocessors:
         raise InputError(f"{device.name or machine.name} has no tensor cores for {precision}; use "

@@ -156,7 +156,7 @@ class Workload:
 
     def work(self, layer: Layer, op: Op, batch: int) -> Work:
         """The work of an operation of a layer on `batch` samples."""
-        if op in (Op.UPDATE, Op.HOST_UPDATE):
+        if op in (Op.UNSCALE, Op.UPDATE, Op.HOST_UPDATE):
             return self._update(layer, op)
         if op is Op.ACCUMULATE:
             return self._accumulation(layer, batch)
@@ -176,7 +176,9 @@ class Workload:
                     plan.rules.left(formats, family))
 
     def _update(self, layer: Layer, op: Op) -> Work:
-        """The optimizer's update of a layer's weights; a host has all of them."""
+        """The optimizer's update of a layer's weights; a host has all of them. Or its preparation:
+        an unscaled gradient.
+        """
         plan, config = self.plan, self.plan.configs[layer.name]
         count: Ints
         if op is Op.HOST_UPDATE:
@@ -188,8 +190,11 @@ class Workload:
         optimizer = OPTIMIZERS[plan.optimizer]
         options = "" if plan.optimizer == Plan.optimizer else f" {plan.optimizer}"
         formats = plan.formats
-        moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
-        return Work("update", op.value, (count,), (count,), optimizer.flops * count,
+        flops, moved_bytes = 1, 2 * formats.weight_bytes
+        if op is not Op.UNSCALE:
+            flops = optimizer.flops
+            moved_bytes = optimizer.values * formats.weight_bytes + formats.update_bytes
+        return Work("update", op.value, (count,), (count,), flops * count,
                     moved_bytes * count, options, formats.work, ranks=config.ranks,
                     family="host" if op is Op.HOST_UPDATE else "update",
                     network_kind=self.network_kind)

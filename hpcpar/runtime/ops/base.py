@@ -75,6 +75,8 @@ class Context:
     recomputes: bool = False
     #: Factor of the loss and its gradient: 1 / the number of samples in the mean.
     scale: float = 0.0
+    #: Factor of the gradient alone: the loss scale.
+    gradient_scale: float = 1.0
     #: Fraction of the samples, or of their pixels, that counts in the loss.
     share: float = 1.0
     labels: Array = None
@@ -126,7 +128,7 @@ class Operator:
 
     moments: Array = None
     moments_gradient: Array = None
-    #: In mixed precision, blocks are bfloat16. False: the operator gets float32 copies of them in
+    #: In mixed precision, blocks have 16 bits. False: the operator gets float32 copies of them in
     #: every step, which it must not keep.
     takes_bfloat16: ClassVar[bool] = False
     #: A GPU may launch the operator's kernels again without calling it. An operator from outside of

@@ -40,6 +40,8 @@ class LossOp(Operator):
         dx = gradient if gradient.ndim == 2 else self.backend.empty(x.shape, x.dtype)
         scale = ctx.scale / self.means_over
         self._loss(x, scale, dx)
+        if ctx.gradient_scale != 1:
+            self.backend.scale(dx, ctx.gradient_scale)
         if gradient.ndim > 2:
             to = self.backend.xp.moveaxis(gradient, 1, -1)
             self.backend.copy(dx.reshape(to.shape), to)

@@ -1,4 +1,4 @@
-"""Runs an operator that computes in float32 on bfloat16 blocks."""
+"""Runs an operator that computes in float32 on blocks of 16 bits."""
 
 from __future__ import annotations
 

@@ -40,10 +40,12 @@ def refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 # -- names of other tools --------------------------------------------------------------------------
-@pytest.mark.parametrize("name", ["bf16", "fp16", "float16", "BFloat16", "half", "mixed",
-                                  "bf16-mixed", "autocast", "fp_16"])
-def test_16_bit_formats_lead_to_amp(name: str, refused: Refused) -> None:
-    answer = "write amp: bfloat16, with weights and sums in float32"
+@pytest.mark.parametrize(("name", "answer"), [
+    *((name, "write amp: bfloat16, with weights and sums in float32")
+      for name in ("bf16", "BFloat16", "mixed", "bf16-mixed", "autocast")),
+    *((name, "write amp-fp16: float16 with a loss scale, weights and sums in float32")
+      for name in ("fp16", "float16", "half", "fp_16", "16-mixed"))])
+def test_16_bit_formats_lead_to_amp(name: str, answer: str, refused: Refused) -> None:
     assert answer in refused(f"{PLAN} --precision {name}")
     assert answer in refused(f"verify --plan p.json --precision {name}")
     assert answer in refused(f"calibrate -o m.toml --precision {name}")

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import hpcpar
 from hpcpar.cli.main import main
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError
@@ -83,6 +84,29 @@ def test_mixed_precision_has_the_published_gain_on_an_a100() -> None:
     # NVIDIA publishes 2.5 to 3.3; an H200 was measured at 3.6 (bench/gallery/h200.csv)
     assert 2.5 < seconds["fp32"] / seconds["amp"] < 4.0
     assert 1.3 < seconds["fp32"] / seconds["tf32"] < 2.2
+
+
+@pytest.mark.parametrize("strategy", ["data", "grid:2x2", "pipeline:2x2", "auto"])
+def test_float16_costs_as_much_as_bfloat16_and_a_vote(strategy: str) -> None:
+    half, scaled = (hpcpar.plan(network="lenet5", input="1x28x28", ranks=4, batch=64,
+                                machine="dgx-a100", strategy=strategy, precision=p)
+                    for p in ("amp", "amp-fp16"))
+    assert half.prediction.iteration_s < scaled.prediction.iteration_s
+    assert scaled.prediction.iteration_s < 1.5 * half.prediction.iteration_s
+    assert scaled.prediction.memory == half.prediction.memory
+    times = [hpcpar.simulate(p.plan).simulated.played.mean_s for p in (half, scaled)]
+    assert times[0] < times[1]
+
+
+@pytest.mark.parametrize("command", [
+    "run --data d.h5 --plan", "verify --precision amp-fp16 --plan"])
+def test_gpus_do_not_run_float16(command: str, tmp_path: Path,
+                                 capsys: pytest.CaptureFixture[str]) -> None:
+    made = tmp_path / "p.json"
+    plans.save(plan_of("amp-fp16", batch=8), str(made))
+    assert main([*command.split(), str(made), "--device", "gpu"]) == 2
+    assert "precision amp-fp16 runs on CPUs only; use --precision amp on GPUs" in (
+        capsys.readouterr().err)
 
 
 @pytest.mark.parametrize(("machine", "precision", "told"), [

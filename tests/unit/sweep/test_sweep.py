@@ -352,10 +352,11 @@ def test_a_plan_that_does_not_fit_is_listed(sweep: Sweep, launcher: Launcher,
                for p in document["points"])
 
 
-def test_gpu_buffers_without_a_gpu(sweep: Sweep) -> None:
-    assert sweep("--transport", "direct")[0] == 2
+@pytest.mark.parametrize("option", ["--transport direct", "--graphs off"])
+def test_gpu_options_without_a_gpu(option: str, sweep: Sweep) -> None:
+    assert sweep(*option.split())[0] == 2
     told: Any = sweep
-    assert "--transport direct needs GPUs, but --device is cpu" in told.said
+    assert f"{option} needs GPUs, but --device is cpu" in told.said
 
 
 def test_the_report_of_a_folder_is_drawn_again(sweep: Sweep, launcher: Launcher, tmp_path: Path,

@@ -71,8 +71,8 @@ def options(tmp_path: Path, text: str, **given: Any) -> BatchOptions:
 ])
 def test_scripts_equal_the_recorded_ones(tmp_path: Path, name: str, system: str, device: str,
                                          toml: str, one: bool) -> None:
-    asked, study = options(tmp_path, toml), replace(
-        STUDY, device=device, transport="direct" if device == "gpu" else "staged")
+    gpu = {"transport": "direct", "graphs": "off"} if device == "gpu" else {}
+    asked, study = options(tmp_path, toml), replace(STUDY, device=device, **gpu)
     job = scripts.jobs(SMALL + LARGE, one)[-1]
     text = scripts.script(study, SYSTEMS[system], asked, job, "/home/me/project").replace(
         scripts.AWAIT, "await.sh")
