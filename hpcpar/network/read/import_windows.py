@@ -16,6 +16,7 @@ from hpcpar.network.layers import (
     GlobalMaxPool,
     Linear,
     Pad,
+    Select,
     Upsample,
 )
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
@@ -103,17 +104,48 @@ def transposed(imp: Importer, node: Node) -> str:
     weight, *bias = imp.weights(node, 1, 2)
     x, groups = imp.sample_shape(node), node.integer("group", 1)
     n = len(weight.dims) - 2
-    at = _places(imp, node, weight.dims[2:])
-    sized = node.integers("output_shape") or node.text("auto_pad", "NOTSET") != "NOTSET"
-    if at.before != at.after or sized:
-        raise node.error("supports only explicit padding that is the same at both ends")
     if x[0] != weight.dims[0]:
         raise node.error(f"has weights for {weight.dims[0]} channels, but its input has {x[0]}; "
                          "correct --input, or leave it out")
-    return imp.add(_layer(node, "ConvTranspose", n), node, out_channels=weight.dims[1] * groups,
-                   kernel=at.kernel, stride=at.stride, padding=at.before, dilation=at.dilation,
-                   output_padding=node.integers("output_padding", (0,) * n), groups=groups,
+    at, extra = _transposed_places(imp, node, weight.dims[2:])
+    # more pixels may be cut off before than after the image only where another layer cuts them
+    limits = [max(s, d) - 1 for s, d in zip(at.stride, at.dilation, strict=True)]
+    rows = list(zip(at.before, at.after, extra, limits, strict=True))
+    padding = tuple(b - max(0, b - a + e - limit) for b, a, e, limit in rows)
+    if min(padding) < 0:
+        raise node.error(f"pads {[*at.before, *at.after]} with output_padding {list(extra)} add "
+                         "pixels that no input reaches; use a kernel of at least the stride")
+    more = tuple(max(0, p - a + e) for p, (_, a, e, _) in zip(padding, rows, strict=True))
+    cut = tuple(b - p for p, (b, *_) in zip(padding, rows, strict=True))
+    less = tuple(max(0, a - p - e) for p, (_, a, e, _) in zip(padding, rows, strict=True))
+    crops = any(cut + less)
+    made = imp.add(_layer(node, "ConvTranspose", n), node, (), ".whole" if crops else "",
+                   out_channels=weight.dims[1] * groups, kernel=at.kernel, stride=at.stride,
+                   padding=padding, dilation=at.dilation, output_padding=more, groups=groups,
                    bias=bool(bias))
+    if not crops:
+        return made
+    size = tuple(n - c - s for n, c, s in zip(imp.graph.shapes[made][1:], cut, less, strict=True))
+    return imp.add(Select, node, [made], begin=cut, step=(1,) * n, size=size)
+
+
+def _transposed_places(imp: Importer, node: Node, kernel: Shape) -> tuple[WindowPlaces, Shape]:
+    """The windows of a ConvTranspose with the pixels that it cuts off, and its output padding."""
+    auto, n = node.text("auto_pad", "NOTSET"), len(kernel)
+    at = _places(imp, replace(node, attributes={**node.attributes, "auto_pad": b"NOTSET"}), kernel)
+    extra = node.integers("output_padding", (0,) * n)[:n]
+    size = node.integers("output_shape")[-n:]
+    if auto.startswith("SAME") and not size:
+        size = tuple(p * s for p, s in zip(imp.pixels(node), at.stride, strict=True))
+    if size:
+        whole = zip(imp.pixels(node), at.stride, at.dilation, kernel, extra, size, strict=True)
+        totals = [(p - 1) * s + d * (k - 1) + 1 + e - o for p, s, d, k, e, o in whole]
+        less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
+        before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
+        at = at._replace(before=before, after=after)
+    elif auto == "VALID":
+        at = at._replace(before=(0,) * n, after=(0,) * n)
+    return at, extra
 
 
 def pool(imp: Importer, node: Node) -> str:
@@ -125,17 +157,28 @@ def pool(imp: Importer, node: Node) -> str:
                          "out")
     if math.prod(kernel) == 1 == math.prod(at.stride) and not any(at.before + at.after):
         return imp.source(node)  # from adaptive pooling to the size of its input
-    include = bool(node.integer("count_include_pad", 0))
+    include, ceil_mode = bool(node.integer("count_include_pad", 0)), node.integer("ceil_mode", 0)
     if at.before != at.after and average and not include:
-        raise node.error(f"pads {[*at.before, *at.after]} differ at the two ends; averages that "
-                         "leave the padding out need symmetric pads: put a padding layer before it")
+        # windows that end beyond the image average the pixels inside
+        if ceil_mode or not _ends_in_part(imp.pixels(node), at):
+            raise node.error(
+                f"pads {[*at.before, *at.after]} differ at the two ends; averages that leave the "
+                "padding out need symmetric pads: put a padding layer before it")
+        at, ceil_mode = at._replace(after=at.before), 1
     kind = _layer(node, "AvgPool" if average else "MaxPool", len(kernel))
     source, padding = _padded(imp, node, at, 0.0 if average else -math.inf)
     options: dict[str, Option] = {"kernel": kernel, "stride": at.stride, "padding": padding,
-                                  "ceil_mode": bool(node.integer("ceil_mode", 0))}
+                                  "ceil_mode": bool(ceil_mode)}
     if average:
         options["count_include_pad"] = include
     return imp.add(kind, node, [source], "", **options)
+
+
+def _ends_in_part(image: Shape, at: WindowPlaces) -> bool:
+    """Whether padding only the beginning, with partial windows at the end, gives all windows."""
+    axes = zip(image, *at, strict=True)
+    return all(a >= b and (n + b + a - k) // s == -(-(n + 2 * b - k) // s)
+               and (n + b + a - k) // s * s < n + b for n, k, s, _, b, a in axes)
 
 
 def pool_all(imp: Importer, node: Node) -> str:
@@ -169,7 +212,7 @@ def pad(imp: Importer, node: Node) -> str | views.TensorView:
     """Pad with a number or with pixels of the image; negative pads crop."""
     rank, mode = imp.dimensions + 2, node.text("mode", "constant")
     pads = imp.integers(node, 1, node.integers("pads"))
-    axes = [a % rank for a in imp.integers(node, 3, range(rank))]
+    axes = [views.axis_in_layer(imp, node, a % rank) for a in imp.integers(node, 3, range(rank))]
     ends = dict.fromkeys(range(rank), (0, 0))
     ends |= dict(zip(axes, zip(pads, pads[len(pads) // 2:], strict=False), strict=False))
     before, after = (tuple(int(ends[a][i]) for a in range(2, rank)) for i in (0, 1))
@@ -200,12 +243,16 @@ def _positive(numbers: Sequence[int]) -> Shape:
     return tuple(max(n, 0) for n in numbers)
 
 
-#: Nearest interpolation by its places and rounding: of Upsample, and of Resize by default.
-_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"))
+#: Nearest interpolation by its places and rounding: of Upsample, and of Resize by default. All but
+#: the first are the same for whole factors.
+_NEAREST = (("asymmetric", "floor"), ("half_pixel", "round_prefer_floor"),
+            ("half_pixel", "round_prefer_ceil"), ("tf_half_pixel_for_nn", "floor"))
 
 
 def resize(imp: Importer, node: Node) -> str:
     """Resize, Upsample: nearest or linear interpolation."""
+    if len(node.inputs) == 2:  # Resize of opset 10
+        node = replace(node, op="Upsample")
     image, factors, extents = _resized(imp, node)
     usual = _NEAREST[0] if node.op == "Upsample" else _NEAREST[1]
     mode = node.text("mode", "nearest")
@@ -244,4 +291,4 @@ def _interpolates(mode: str, where: str, nearest: str, factors: Sequence[float])
     if mode == "linear":
         return where in ("half_pixel", "pytorch_half_pixel", "align_corners")
     return mode == "nearest" and (where, nearest) in _NEAREST and (
-        where != "half_pixel" or all(f == int(f) for f in factors))
+        where == "asymmetric" or all(f == int(f) for f in factors))

@@ -40,7 +40,7 @@ OPERATORS: dict[str, Conversion] = {
     "BatchNormalization": pointwise.batch_norm,
     "Cast": formulas.cast,
     "Clip": pointwise.clip,
-    "Concat": views.concat,
+    "Concat": views.channels_first(views.concat),
     "Conv": windows.convolution,
     "ConvTranspose": windows.transposed,
     "DepthToSpace": views.depth_to_space,
@@ -70,7 +70,7 @@ OPERATORS: dict[str, Conversion] = {
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
     "PRelu": pointwise.prelu,
-    "Pad": windows.pad,
+    "Pad": views.channels_first(windows.pad),
     "Pow": pointwise.power,
     **dict.fromkeys(("ReduceFirst", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceStd",
                      "ReduceSum", "ReduceVar"), reductions.reduction),
@@ -145,7 +145,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     ends = []
     for output in operations.outputs:
         try:
-            ends.append(importer.layer(output))
+            ends.append(importer.layer(views.end(importer, output)))
         except NodeError as err:
             raise NodeErrors(operations.source, [err]) from err
         except KeyError as err:
@@ -159,7 +159,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     try:
         importer.graph.keep(ends)
         origins = joined(importer.graph, ends, importer.origins)
-        notes = (*importer.notes(), *_frozen(importer.graph, loss),
+        notes = (*operations.notes, *importer.notes(), *_frozen(importer.graph, loss),
                  *_unused(operations, importer), *_whole(importer.graph))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=origins)
