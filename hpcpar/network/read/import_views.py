@@ -262,8 +262,8 @@ def channels_first(convert: Conversion) -> Conversion:
         given = convert(imp, inside)
         if isinstance(given, TensorView):
             return TensorView(given.tensor, np.moveaxis(given.index, 1, -1), node)
-        imp.layer_names[made] = given
-        return TensorView(made, channels_last(imp.graph.shapes[given]), node)
+        imp.layer_names[made], shape = given, imp.graph.shapes[given]
+        return TensorView(made, channels_last((shape[0], *imp.pixels_of(shape))), node)
     return convert_behind
 
 
@@ -288,6 +288,12 @@ def axis_in_layer(imp: Importer, node: Node, axis: int) -> int:
     """An axis of a node, as an axis of the layer that it reads."""
     axes = node.integers(_AXES)
     return axes[axis] if axes else imp.axis(node, axis)
+
+
+def in_layer(node: Node, values: list[float]) -> list[float]:
+    """Values of a node's axes, in the order of the axes of the layer that it reads."""
+    order = node.integers(_AXES, range(len(values)))
+    return [values[order.index(axis)] for axis in range(len(values))]
 
 
 def identity(imp: Importer, node: Node) -> str | TensorView:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import numpy as np
+
 from hpcpar.network import layers
 from hpcpar.network.builder import Option
 from hpcpar.network.layers import (
@@ -37,6 +39,12 @@ class WindowPlaces(NamedTuple):
     after: Shape
 
 
+def _image(imp: Importer, node: Node, dimensions: int) -> Shape:
+    """Extents of a node's first input; signals may be images of one row, features one pixel."""
+    shape = imp.sample_shape(node)
+    return shape[-dimensions:] if len(shape) > dimensions else (1,) * dimensions
+
+
 def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
     """A node's windows, with automatic padding resolved."""
     n, auto = len(kernel), node.text("auto_pad", "NOTSET")
@@ -47,7 +55,7 @@ def _places(imp: Importer, node: Node, kernel: Shape) -> WindowPlaces:
     if auto != "NOTSET":
         before = after = (0,) * n
     if auto.startswith("SAME"):
-        windows = zip(imp.pixels(node), kernel, stride, dilation, strict=False)
+        windows = zip(_image(imp, node, n), kernel, stride, dilation, strict=True)
         totals = [max((-(-size // s) - 1) * s + d * (k - 1) + 1 - size, 0)
                   for size, k, s, d in windows]
         less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
@@ -59,7 +67,8 @@ def _layer(node: Node, family: str, dimensions: int) -> type[Layer]:
     """The class of a family for this number of image axes, as Conv2d."""
     kind: type[Layer] | None = getattr(layers, f"{family}{dimensions}d", None)
     if kind is None:
-        raise node.error(f"{dimensions} image axes are not supported")
+        raise node.error(f"{dimensions} image axes are not supported; give it images of two or "
+                         "three, or the PyTorch module itself as --network")
     return kind
 
 
@@ -108,25 +117,27 @@ def transposed(imp: Importer, node: Node) -> str:
         raise node.error(f"has weights for {weight.dims[0]} channels, but its input has {x[0]}; "
                          "correct --input, or leave it out")
     at, extra = _transposed_places(imp, node, weight.dims[2:])
-    # more pixels may be cut off before than after the image only where another layer cuts them
+    # the layer cuts off as many pixels at both ends, but adds some at the last: output_padding,
+    # which has a limit; a Select cuts off the rest
     limits = [max(s, d) - 1 for s, d in zip(at.stride, at.dilation, strict=True)]
-    rows = list(zip(at.before, at.after, extra, limits, strict=True))
-    padding = tuple(b - max(0, b - a + e - limit) for b, a, e, limit in rows)
+    axes = list(zip(at.before, at.after, extra, limits, strict=True))
+    padding = tuple(b - max(0, b - a + e - limit) for b, a, e, limit in axes)
     if min(padding) < 0:
         raise node.error(f"pads {[*at.before, *at.after]} with output_padding {list(extra)} add "
                          "pixels that no input reaches; use a kernel of at least the stride")
-    more = tuple(max(0, p - a + e) for p, (_, a, e, _) in zip(padding, rows, strict=True))
-    cut = tuple(b - p for p, (b, *_) in zip(padding, rows, strict=True))
-    less = tuple(max(0, a - p - e) for p, (_, a, e, _) in zip(padding, rows, strict=True))
-    crops = any(cut + less)
+    added = [p - a + e for p, (_, a, e, _) in zip(padding, axes, strict=True)]
+    first = tuple(b - p for b, p in zip(at.before, padding, strict=True))
+    last = tuple(max(0, -count) for count in added)
+    crops = any(first + last)
     made = imp.add(_layer(node, "ConvTranspose", n), node, (), ".whole" if crops else "",
                    out_channels=weight.dims[1] * groups, kernel=at.kernel, stride=at.stride,
-                   padding=padding, dilation=at.dilation, output_padding=more, groups=groups,
-                   bias=bool(bias))
+                   padding=padding, dilation=at.dilation, groups=groups, bias=bool(bias),
+                   output_padding=tuple(max(0, count) for count in added))
     if not crops:
         return made
-    size = tuple(n - c - s for n, c, s in zip(imp.graph.shapes[made][1:], cut, less, strict=True))
-    return imp.add(Select, node, [made], begin=cut, step=(1,) * n, size=size)
+    extents = zip(imp.graph.shapes[made][1:], first, last, strict=True)
+    return imp.add(Select, node, [made], begin=first, step=(1,) * n,
+                   size=tuple(whole - b - a for whole, b, a in extents))
 
 
 def _transposed_places(imp: Importer, node: Node, kernel: Shape) -> tuple[WindowPlaces, Shape]:
@@ -136,9 +147,9 @@ def _transposed_places(imp: Importer, node: Node, kernel: Shape) -> tuple[Window
     extra = node.integers("output_padding", (0,) * n)[:n]
     size = node.integers("output_shape")[-n:]
     if auto.startswith("SAME") and not size:
-        size = tuple(p * s for p, s in zip(imp.pixels(node), at.stride, strict=True))
+        size = tuple(p * s for p, s in zip(_image(imp, node, n), at.stride, strict=True))
     if size:
-        whole = zip(imp.pixels(node), at.stride, at.dilation, kernel, extra, size, strict=True)
+        whole = zip(_image(imp, node, n), at.stride, at.dilation, kernel, extra, size, strict=True)
         totals = [(p - 1) * s + d * (k - 1) + 1 + e - o for p, s, d, k, e, o in whole]
         less, more = tuple(t // 2 for t in totals), tuple(t - t // 2 for t in totals)
         before, after = (less, more) if auto == "SAME_UPPER" else (more, less)
@@ -160,7 +171,7 @@ def pool(imp: Importer, node: Node) -> str:
     include, ceil_mode = bool(node.integer("count_include_pad", 0)), node.integer("ceil_mode", 0)
     if at.before != at.after and average and not include:
         # windows that end beyond the image average the pixels inside
-        if ceil_mode or not _ends_in_part(imp.pixels(node), at):
+        if ceil_mode or not _ends_in_part(_image(imp, node, len(kernel)), at):
             raise node.error(
                 f"pads {[*at.before, *at.after]} differ at the two ends; averages that leave the "
                 "padding out need symmetric pads: put a padding layer before it")
@@ -172,6 +183,21 @@ def pool(imp: Importer, node: Node) -> str:
     if average:
         options["count_include_pad"] = include
     return imp.add(kind, node, [source], "", **options)
+
+
+def of_rows(convert: views.Conversion) -> views.Conversion:
+    """Converter of a windowed operator that may make images of one row in a network of signals."""
+    def convert_rows(imp: Importer, node: Node) -> str | views.TensorView:
+        made = str(convert(imp, node))
+        convolves = node.op == "Conv"
+        kernel = imp.constants[node.inputs[1]].dims[2:] if convolves else node.integers(
+            "kernel_shape")
+        if len(kernel) <= imp.dimensions:
+            return made
+        imp.layer_names[f"{node.outputs[0]}@"], shape = made, imp.graph.shapes[made]
+        places = np.arange(math.prod(shape), dtype=np.int32).reshape(1, *shape)
+        return views.TensorView(f"{node.outputs[0]}@", places, node)
+    return convert_rows
 
 
 def _ends_in_part(image: Shape, at: WindowPlaces) -> bool:
@@ -276,11 +302,11 @@ def _resized(imp: Importer, node: Node) -> tuple[Shape, list[float], Shape]:
     """Image extents before a resize, its factors, and the extents after it."""
     image = imp.pixels(node)
     scales, sizes = imp.value(node, 1 if node.op == "Upsample" else 2), imp.value(node, 3)
-    given = [] if scales is None else scales.tolist()
+    given = [] if scales is None else views.in_layer(node, scales.tolist())
     if given and given[:2] != [1, 1]:
         raise node.error("resizes samples or channels; only image axes are supported")
     if sizes is not None and sizes.size:
-        image, found = image or (1,) * imp.dimensions, sizes.tolist()[2:]
+        image, found = image or (1,) * imp.dimensions, views.in_layer(node, sizes.tolist())[2:]
         return (image, [size / n for size, n in zip(found, image, strict=False)],
                 tuple(map(int, found)))
     return image, given[2:], tuple(round(n * f) for n, f in zip(image, given[2:], strict=False))

@@ -84,7 +84,8 @@ class Importer:
             image, shape = f"{operations.input}@", graph.shapes[graph.last]
             node = Node("Input", operations.input, (), (operations.input,), {})
             self.layer_names = {image: graph.last}
-            self.views[operations.input] = TensorView(image, channels_last(shape), node)
+            places = channels_last((shape[0], *self.pixels_of(shape)))
+            self.views[operations.input] = TensorView(image, places, node)
         self.later: dict[str, Node] = {}
         #: Views in an order that no layer can produce.
         self._apart: set[str] = set()

@@ -1,4 +1,6 @@
-"""ONNX files in PyTorch's style of all opsets, and transposed convolutions of any padding."""
+"""ONNX files in PyTorch's style of all opsets, of signals and volumes with the channels last, and
+with transposed convolutions of any padding.
+"""
 
 from __future__ import annotations
 
@@ -148,6 +150,99 @@ def scaled_products() -> Case:
         ("Gemm", ("f", "w1", "b1"), "a", {"alpha": 0.5, "beta": 2.0, "transB": 1}),
         ("Relu", "a", "c"), ("Gemm", ("c", "w2", "b2"), "y", {"beta": 0.5}),
     ], {"w1": some(7, 192), "b1": some(7), "w2": some(7, 5), "b2": some(5)})
+
+
+@case
+def pytorch_opset_18() -> Case:
+    """Splits by number, pads of some axes, an instance normalization by hand."""
+    return Case([
+        ("Conv", ("x", "k", "b"), "a", {"pads": [1, 1, 1, 1]}),
+        ("Split", "a", ("s1", "s2"), {"axis": 1, "num_outputs": 2}), ("Mul", ("s1", "s2"), "c"),
+        ("Pad", ("c", "ends", "", "axis"), "d"), ("ReduceMean", ("d", "axes"), "e"),
+        ("Sub", ("d", "e"), "f"), ("Mul", ("f", "f"), "g"), ("ReduceMean", ("g", "axes"), "h"),
+        ("Add", ("h", "eps"), "i"), ("Sqrt", "i", "j"), ("Div", ("f", "j"), "l"),
+        ("Flatten", "l", "m"), ("Gemm", ("m", "w"), "y"),
+    ], {"k": some(8, 3, 3, 3), "b": some(8), "ends": ints(1, 2), "axis": ints(3),
+        "axes": ints(2, 3), "eps": np.float64(1e-5), "w": some(4 * 8 * 11, 5)}, opset=18)
+
+
+@case
+def pixels_squeezed_and_back() -> Case:
+    return Case([
+        ("Conv", ("x", "k"), "a"), ("GlobalAveragePool", "a", "b"), ("Squeeze", "b", "c"),
+        ("Unsqueeze", "c", "d", {"axes": [2, 3]}), ("Conv", ("d", "k2"), "e"),
+        ("Squeeze", "e", "f", {"axes": [-1, -2]}), ("Softmax", "f", "y"),
+    ], {"k": some(4, 3, 3, 3), "k2": some(5, 4, 1, 1)}, opset=11)
+
+
+# -- channels last -------------------------------------------------------------------------------
+@case
+def tf_operators_between_transposes() -> Case:
+    """Softmax, clips and resizing with the channels last."""
+    return Case([
+        ("Transpose", "x", "a", FIRST), ("Conv", ("a", "k"), "b"), ("Transpose", "b", "c", LAST),
+        ("Softmax", "c", "d", {"axis": 3}), ("Clip", ("d", "low"), "e"),
+        ("Resize", ("e", "", "scales"), "f", {
+            "mode": "nearest", "coordinate_transformation_mode": "asymmetric",
+            "nearest_mode": "floor"}),
+        ("Transpose", "f", "g", FIRST), ("InstanceNormalization", ("g", "scale", "shift"), "h"),
+        ("Conv", ("h", "k1"), "i"), ("Resize", ("i", "", "twice"), "j", {
+            "mode": "nearest", "coordinate_transformation_mode": "tf_half_pixel_for_nn",
+            "nearest_mode": "floor"}),
+        ("MaxPool", "j", "l", {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}),
+        ("Flatten", "l", "m"), ("Gemm", ("m", "w"), "y"),
+    ], {"k": some(4, 3, 3, 3), "low": np.float64(0.2), "scales": np.float32([1, 2, 1, 1]),
+        "scale": some(4), "shift": some(4) + 1, "k1": some(4, 4, 3, 3),
+        "twice": np.float32([1, 1, 1, 2]), "w": some(4 * 5 * 4, 5)}, ("n", 8, 8, 3), 11)
+
+
+@case
+def tf_squeeze_and_excitation_of_features() -> Case:
+    """Features as images of one pixel with the channels last."""
+    return Case([
+        ("Transpose", "x", "a", FIRST), ("Conv", ("a", "k"), "b"), ("Transpose", "b", "c", LAST),
+        ("ReduceMean", "c", "d", {"axes": [1, 2], "keepdims": 0}), ("Reshape", ("d", "to"), "e"),
+        ("Transpose", "e", "f", FIRST), ("Conv", ("f", "k1"), "g"), ("Sigmoid", "g", "h"),
+        ("Mul", ("b", "h"), "i"), ("Transpose", "i", "j", LAST),
+        ("ReduceMax", "j", "m", {"axes": [1, 2], "keepdims": 0}), ("Gemm", ("m", "w"), "y"),
+    ], {"k": some(4, 3, 3, 3), "to": ints(-1, 1, 1, 4), "k1": some(4, 4, 1, 1), "w": some(4, 5)},
+        ("n", 8, 8, 3))
+
+
+@case
+def keras_signals_by_images_of_one_row() -> Case:
+    order = {"perm": [0, 2, 1]}
+    return Case([
+        ("Transpose", "x", "a", order), ("Unsqueeze", ("a", "row"), "b"),
+        ("Conv", ("b", "k"), "c", {"auto_pad": "SAME_UPPER", "strides": [1, 2]}),
+        ("Squeeze", ("c", "row"), "d"), ("Relu", "d", "e"), ("Transpose", "e", "f", order),
+        ("Add", ("f", "bias"), "g"), ("ReduceMean", "g", "h", {"axes": [1], "keepdims": 0}),
+        ("Gemm", ("h", "w"), "y"),
+    ], {"k": some(4, 3, 1, 3), "row": ints(2), "bias": some(4), "w": some(4, 5)}, ("n", 9, 3))
+
+
+@case
+def keras_signals() -> Case:
+    order = {"perm": [0, 2, 1]}
+    return Case([
+        ("Transpose", "x", "a", order),
+        ("Conv", ("a", "k"), "b", {"auto_pad": "SAME_LOWER", "strides": [2]}),
+        ("Transpose", "b", "c", order), ("Add", ("c", "bias"), "d"), ("Relu", "d", "e"),
+        ("Pad", ("e", "ends"), "f"), ("Reshape", ("f", "to"), "g"), ("Gemm", ("g", "w"), "y"),
+    ], {"k": some(4, 3, 3), "bias": some(4), "ends": ints(0, 1, 0, 0, 0, 0), "to": ints(-1, 24),
+        "w": some(24, 5)}, ("n", 9, 3))
+
+
+@case
+def keras_volumes() -> Case:
+    return Case([
+        ("Transpose", "x", "a", {"perm": [0, 4, 1, 2, 3]}),
+        ("Conv", ("a", "k"), "b", {"auto_pad": "SAME_UPPER", "strides": [2, 2, 2]}),
+        ("MaxPool", "b", "c", {"kernel_shape": [2, 2, 2], "strides": [2, 2, 2]}),
+        ("Transpose", "c", "d", {"perm": [0, 2, 3, 4, 1]}), ("Add", ("d", "bias"), "e"),
+        ("Reshape", ("e", "to"), "f"), ("Gemm", ("f", "w"), "y"),
+    ], {"k": some(4, 3, 3, 3, 3), "bias": some(4), "to": ints(-1, 32), "w": some(32, 5)},
+        ("n", 8, 8, 8, 3))
 
 
 # -- transposed convolutions ----------------------------------------------------------------------
