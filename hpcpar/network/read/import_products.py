@@ -8,11 +8,14 @@ from dataclasses import replace
 from hpcpar.network.layers import Affine, ChannelShift, Linear
 from hpcpar.network.layers.base import Shape, shape_text
 from hpcpar.network.read import import_reductions as reductions
-from hpcpar.network.read.import_views import channels_behind, softmax_of_two
+from hpcpar.network.read.import_views import channels_behind, identity, softmax_of_two
 from hpcpar.network.read.import_windows import pixelwise
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node
 from hpcpar.network.read.tensor_view import TensorView, channels_last
+
+#: Operators after the softmax at the end of a network.
+_MOVES = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Transpose")
 
 
 def _product(imp: Importer, node: Node, weight: Shape, bias: bool) -> str | TensorView:
@@ -86,16 +89,20 @@ def matmul(imp: Importer, node: Node) -> str | TensorView:
 
 def softmax(imp: Importer, node: Node) -> str | TensorView:
     """Softmax, LogSoftmax: part of the loss at the end of a network, else a layer."""
-    ends = node.outputs[0] in imp.operations.outputs
-    if ends and not imp.loss.outside:
-        behind = channels_behind(imp, node)
-        if behind and node.integer("axis", -1) in (-1, behind.index.ndim - 1):
-            return behind
-        if not behind and imp.axis(node, node.integer("axis", -1)) == 1:
-            return imp.source(node)
+    ends = _ends(imp, node)
+    if ends and not imp.loss.outside and reductions.over_channels(imp, node):
+        return identity(imp, node)
     gates = softmax_of_two(imp, node) if node.op == "Softmax" and not ends else None
     made = gates or reductions.softmax(imp, node)
     if made is None:
         raise node.error("is over parts of a layer's axes, which is not supported; write it over "
                          "whole axes")
     return made
+
+
+def _ends(imp: Importer, node: Node) -> bool:
+    """Whether a node's result is the output, or only its axes are moved before."""
+    output = node.outputs[0]
+    while len(readers := imp.readers.get(output, [])) == 1 and readers[0].op in _MOVES:
+        output = readers[0].outputs[0]
+    return output in imp.operations.outputs

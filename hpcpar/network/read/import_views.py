@@ -272,15 +272,15 @@ _AXES = "axes of the layer"
 
 
 def end(imp: Importer, output: str) -> str:
-    """The tensor whose layer ends a network: the output, or of ONNX files the images behind it if
-    its channels are last.
+    """The tensor whose layer ends a network: the output, or the images behind it if its channels
+    are last and hpcpar computes the loss.
     """
     behind = None
     if output in imp.views and not imp.loss.outside:
         behind = channels_behind(imp, replace(imp.views[output].node, inputs=(output,)))
     if behind is None:
         return output
-    imp.remark(behind.node, "the output has its channels last in the file, and first here")
+    imp.remark(behind.node, "the output has its channels last in the source, and first here")
     return behind.tensor
 
 

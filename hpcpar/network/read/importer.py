@@ -282,8 +282,7 @@ class Importer:
 
     def axis(self, node: Node, axis: int) -> int:
         """An axis of the node's first input, counted from 0."""
-        rank = self.dimensions + 2 if self.is_image(node) else 2
-        return axis if axis >= 0 else axis + rank
+        return axis if axis >= 0 else axis + (self.dimensions + 2 if self.is_image(node) else 2)
 
     def constant(self, node: Node, which: int) -> Constant | None:
         """An input that must be a constant; None if it is omitted."""

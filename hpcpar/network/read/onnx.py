@@ -202,6 +202,8 @@ def _node(node: NodeProto, number: int, opsets: Mapping[str, int]) -> Node:
 
     attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
     op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    if op in ("Softmax", "LogSoftmax") and opsets.get("", 13) < 13:
+        attributes = {"axis": 1} | attributes
     name = node.name or f"{node.op_type.lower()}{number}"
     folded = any("FuseBatchNorm" in prop.value for prop in getattr(node, "metadata_props", ()))
     return Node(op, name, tuple(node.input), tuple(node.output), attributes,

@@ -245,6 +245,26 @@ def keras_volumes() -> Case:
         ("n", 8, 8, 8, 3))
 
 
+# -- a softmax before the last moves -------------------------------------------------------------
+@case
+def pytorch_segmentation_of_opset_11() -> Case:
+    """Softmax of channels, which PyTorch moves to the end and back."""
+    swap = {"perm": [0, 3, 2, 1]}
+    return Case([
+        ("Conv", ("x", "k"), "a"), ("Transpose", "a", "b", swap),
+        ("Softmax", "b", "c", {"axis": 3}),
+        ("Transpose", "c", "y", swap),
+    ], {"k": some(5, 3, 3, 3)}, ("n", 3, 8, 9), 11)
+
+
+@case
+def keras_identity_after_softmax() -> Case:
+    return Case([
+        ("Transpose", "x", "a", FIRST), ("Conv", ("a", "k"), "b"), ("Transpose", "b", "c", LAST),
+        ("Softmax", "c", "d", {"axis": -1}), ("Identity", "d", "y"),
+    ], {"k": some(5, 3, 3, 3)}, ("n", 8, 9, 3), last=True)
+
+
 # -- transposed convolutions ----------------------------------------------------------------------
 TRANSPOSED: list[dict[str, Any]] = [
     {"auto_pad": "SAME_UPPER", "strides": [2, 2]}, {"auto_pad": "SAME_LOWER", "strides": [2, 2]},
