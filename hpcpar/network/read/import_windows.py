@@ -129,14 +129,16 @@ def transposed(imp: Importer, node: Node) -> str:
     first = tuple(b - p for b, p in zip(at.before, padding, strict=True))
     last = tuple(max(0, -count) for count in added)
     crops = any(first + last)
-    made = imp.add(_layer(node, "ConvTranspose", n), node, (), ".whole" if crops else "",
-                   out_channels=weight.dims[1] * groups, kernel=at.kernel, stride=at.stride,
-                   padding=padding, dilation=at.dilation, groups=groups, bias=bool(bias),
-                   output_padding=tuple(max(0, count) for count in added))
+    one, none = (1,) * (n == 1), (0,) * (n == 1)  # a signal is an image of one row
+    made = imp.add(_layer(node, "ConvTranspose", max(n, 2)), node, (), ".whole" if crops else "",
+                   out_channels=weight.dims[1] * groups, kernel=one + at.kernel,
+                   stride=one + at.stride, padding=none + padding, dilation=one + at.dilation,
+                   output_padding=none + tuple(max(0, count) for count in added), groups=groups,
+                   bias=bool(bias))
     if not crops:
         return made
-    extents = zip(imp.graph.shapes[made][1:], first, last, strict=True)
-    return imp.add(Select, node, [made], begin=first, step=(1,) * n,
+    extents = zip(imp.graph.shapes[made][1:], none + first, none + last, strict=True)
+    return imp.add(Select, node, [made], begin=none + first, step=one + (1,) * n,
                    size=tuple(whole - b - a for whole, b, a in extents))
 
 
@@ -189,7 +191,7 @@ def of_rows(convert: views.Conversion) -> views.Conversion:
     """Converter of a windowed operator that may make images of one row in a network of signals."""
     def convert_rows(imp: Importer, node: Node) -> str | views.TensorView:
         made = str(convert(imp, node))
-        convolves = node.op == "Conv"
+        convolves = node.op in ("Conv", "ConvTranspose")
         kernel = imp.constants[node.inputs[1]].dims[2:] if convolves else node.integers(
             "kernel_shape")
         if len(kernel) <= imp.dimensions:

@@ -48,7 +48,7 @@ OPERATORS: dict[str, Conversion] = {
     "Clip": pointwise.clip,
     "Concat": views.channels_first(views.concat),
     "Conv": windows.of_rows(windows.convolution),
-    "ConvTranspose": windows.transposed,
+    "ConvTranspose": windows.of_rows(windows.transposed),
     "DepthToSpace": views.depth_to_space,
     "Div": pointwise.divide,
     "Dropout": pointwise.dropout,

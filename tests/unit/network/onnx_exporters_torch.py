@@ -234,6 +234,19 @@ def keras_signals() -> Case:
 
 
 @case
+def keras_signals_enlarged() -> Case:
+    """Transposed convolutions of signals, and of images of one row."""
+    return Case([
+        ("Transpose", "x", "a", {"perm": [0, 2, 1]}), ("Unsqueeze", ("a", "row"), "b"),
+        ("ConvTranspose", ("b", "k1", "b1"), "c", {"auto_pad": "SAME_UPPER", "strides": [1, 2]}),
+        ("Squeeze", ("c", "row"), "d"), ("Relu", "d", "e"),
+        ("ConvTranspose", ("e", "k2", "b2"), "f", {"strides": [3], "pads": [2, 0]}),
+        ("Flatten", "f", "g"), ("Gemm", ("g", "w"), "y"),
+    ], {"k1": some(3, 4, 1, 3), "b1": some(4), "row": ints(2), "k2": some(4, 2, 3), "b2": some(2),
+        "w": some(2 * 52, 5)}, ("n", 9, 3))
+
+
+@case
 def keras_volumes() -> Case:
     return Case([
         ("Transpose", "x", "a", {"perm": [0, 4, 1, 2, 3]}),
