@@ -71,7 +71,7 @@ def test_layers_without_a_formula_stay_as_they_are() -> None:
 
 
 def test_transposed_convolutions_of_signals_equal_pytorch() -> None:
-    """They are those of images of one row."""
+    """The layers enlarge images of one row."""
     from torch import nn
 
     plain = nn.Sequential(
