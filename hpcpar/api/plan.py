@@ -246,7 +246,7 @@ def find_plan(asked: PlanArguments) -> PlanResult:
                                          tell=progress.tell, **options)
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
-        cases = _sizes(asked, net, where, tell=progress.tell)
+        cases = _sizes(asked, net, where, progress.tell) if asked.sizes else ()
     near = [each.candidate for each in ranking]
     candidates = near + [c for c in candidates if c not in near]
     return PlanResult(tuple(candidates), search, time.perf_counter() - begin, asked.epochs,
@@ -261,7 +261,7 @@ def _sizes(asked: PlanArguments, network: Network, machine: Machine,
     """The plans of the sizes that are asked for."""
     shape = network.image_shape if asked.input is None else image(asked.input)
     cases = []
-    for width in () if asked.sizes is None else widths(asked.sizes):
+    for width in widths(asked.sizes):
         spec, net = network_of(asked.network, scaled(shape, width), asked.classes, asked.loss,
                                asked.label_smoothing)
         tell(f"images of width {width}")

@@ -79,7 +79,10 @@ class Parameters:
         if plan.formats.mixed and layer.is_matmul:
             self.copy = backend.zeros(self.flat.shape, plan.formats.item_dtype)
         self.weight, self.bias = self.split(self.flat if self.copy is None else self.copy)
-        self.dweight, self.dbias = self.split(self.grad) if training else (None, None)
+        self.dweight: Array = None
+        self.dbias: Array = None
+        if training:
+            self.dweight, self.dbias = self.split(self.grad)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
         cut = reduced and plan.synchronization is Synchronization.SHARDED

@@ -31,7 +31,7 @@ class Builder(Emitter):
     def __init__(self, network: Network, plan: Plan, choose: Chooser, training: bool = True,
                  starts: Sequence[int] = (0,)) -> None:
         super().__init__(network, plan, choose, starts)
-        self.training, self.trains = training, network.trained
+        self.training, self.trains = training, network.trained if training else frozenset()
         self.full = plan.overlap is Overlap.FULL
         self._received: set[str] = set()
 
@@ -49,9 +49,7 @@ class Builder(Emitter):
             self.layer_forward(layer, batch, [])
         if layer is self.network.layers[-1]:
             self.loss()
-        if not self.training:
-            return
-        update(self, self.backward([layer], batch, moving=False))
+        update(self, self.backward([layer] if self.training else [], batch, moving=False))
         if layer.name in self.trains:
             for _ in self.network.consumers[layer.name][1:]:
                 self.compute(Phase.BACKWARD, layer, Op.ACCUMULATE, batch)
@@ -59,7 +57,7 @@ class Builder(Emitter):
     def edge(self, e: Edge) -> None:
         """Append an edge's movements, which depend on the configurations at both of its ends."""
         self.fetch(e)
-        if self.training and e.producer.name in self.trains:
+        if e.producer.name in self.trains:
             self.return_gradient(e)
 
     # -- forward -----------------------------------------------------------------------------------

@@ -398,8 +398,8 @@ class ParallelModule(nn.Module):
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
         if self.engine.forward_only:
-            raise InputError("a record is of training iterations, and the model was made with "
-                             "forward_only=True: leave out one of them")
+            raise InputError("a record needs iterations of training: make the model without "
+                             "forward_only=True")
         return Recording(self.engine, path)
 
 

@@ -6,7 +6,6 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,7 +16,7 @@ from hpcpar.errors import InputError, one_line
 from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
 from hpcpar.network.layers.base import Shape, image_of
 from hpcpar.network.read.torch_call import Tensor
-from hpcpar.network.read.traced_calls import Called, reached, read_by
+from hpcpar.network.read.traced_calls import Called, ProgramText, reached, read_by
 
 _aten = torch.ops.aten
 #: Attention on CPUs, which PyTorch's counter does not know.
@@ -27,20 +26,6 @@ _COUNTED = {_aten._scaled_dot_product_flash_attention_for_cpu:
 MOST_BYTES = 1 << 24
 #: Largest relative difference between a sample alone and in a batch, in the module's type.
 ROUNDING = 1e-4
-
-
-@dataclass
-class ProgramText:
-    """A program, with the names of its weights."""
-
-    text: str
-    weights: tuple[str, ...]
-    tensors: list[torch.Tensor] = field(default_factory=list)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The type of the weights, else float32."""
-        return next((t.dtype for t in self.tensors), torch.float32)
 
 
 def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], samples: int,
@@ -164,14 +149,19 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
     if shape != (1, *output):
         raise InputError(f"a sample alone has an output {shape}, not {(1, *output)}")
     return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
-            "kept_items": -(-kept_bytes // program.dtype.itemsize),
+            "kept_items": -(-kept_bytes // _dtype(program).itemsize),
             "tensors": tuple((tuple(t.shape), float(t.detach().double().mean()),
                               float(t.detach().double().std(correction=0)))
                              for t in program.tensors)}
 
 
+def _dtype(program: ProgramText) -> torch.dtype:
+    """The type of the weights, else float32."""
+    return next((t.dtype for t in program.tensors), torch.float32)
+
+
 def treats_apart(program: ProgramText) -> bool:
-    """Whether the outputs of two random samples are those of each alone.
+    """Whether two random samples have the same outputs together as each has alone.
 
     Raises
     ------
@@ -180,7 +170,7 @@ def treats_apart(program: ProgramText) -> bool:
     """
     ready, weights = AtenProgram(program.text), [t.detach().cpu() for t in program.tensors]
     draw = torch.Generator().manual_seed(0)
-    pairs = [torch.randn(2, *shape, generator=draw, dtype=program.dtype) for shape in ready.inputs]
+    pairs = [torch.randn(2, *shape, generator=draw, dtype=_dtype(program)) for shape in ready.inputs]
     try:
         with torch.no_grad():
             both = ready(pairs, weights)
@@ -207,7 +197,7 @@ def _costs(program: ProgramText) -> tuple[tuple[int, ...], int, int]:
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         xs, ws = ([torch.empty(shape, dtype=kind, requires_grad=True) for shape, kind in given]
-                  for given in ([((1, *shape), program.dtype) for shape in ready.inputs],
+                  for given in ([((1, *shape), _dtype(program)) for shape in ready.inputs],
                                 [(t.shape, t.dtype) for t in program.tensors]))
         with (torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
               FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):

@@ -8,13 +8,11 @@ from typing import TYPE_CHECKING
 
 from hpcpar.network.builder import Option
 from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.operations import Node
 from hpcpar.network.read.torch_call import Tensor
 
 if TYPE_CHECKING:
     import torch
-
-    from hpcpar.network.read.operations import Node
-    from hpcpar.network.read.program_of import ProgramText
 
 
 @dataclass(frozen=True)
@@ -26,6 +24,15 @@ class Called:
     shape: Shape
     #: Whether the result is one tensor of real numbers.
     real: bool = True
+
+
+@dataclass
+class ProgramText:
+    """A program, with the names of its weights."""
+
+    text: str
+    weights: tuple[str, ...]
+    tensors: list[torch.Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
