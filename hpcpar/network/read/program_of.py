@@ -170,7 +170,8 @@ def treats_apart(program: ProgramText) -> bool:
     """
     ready, weights = AtenProgram(program.text), [t.detach().cpu() for t in program.tensors]
     draw = torch.Generator().manual_seed(0)
-    pairs = [torch.randn(2, *shape, generator=draw, dtype=_dtype(program)) for shape in ready.inputs]
+    pairs = [torch.randn(2, *shape, generator=draw, dtype=_dtype(program))
+             for shape in ready.inputs]
     try:
         with torch.no_grad():
             both = ready(pairs, weights)
