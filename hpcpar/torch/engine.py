@@ -21,6 +21,7 @@ from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
+from hpcpar.network.layers.base import Shape
 from hpcpar.plan.boxes import Box, whole_box
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
@@ -115,8 +116,12 @@ class Engine:
         needed = self.executor.passes[0].edges[self.network.loss.name][which].needed
         rank = self.world.rank if rank is None else rank
         if not needed.holds(rank):
-            return whole_box(self.network.input_shapes(self.network.loss)[which])
+            return whole_box(self.layer_shape(which))
         return needed.box(rank)[1:]
+
+    def layer_shape(self, which: int) -> Shape:
+        """Shape of a sample of output `which`, of all ranks."""
+        return self.network.input_shapes(self.network.loss)[which]
 
     @property
     def own_rows(self) -> NDArray[np.int64]:

@@ -143,8 +143,8 @@ class ParallelModule(nn.Module):
         Parameters
         ----------
         labels : Tensor
-            [batch, ...]; if the last axes have the extents of the output's image axes, they are cut
-            in the same way. Those of another output, of the images or of a rank's box are refused.
+            [batch, ...]; with the output's shape, or if the last axes have the extents of its image
+            axes, cut as the output. Those of another image, or of a rank's box, are refused.
         of : int
             Number of the output.
         incomplete : bool
@@ -318,7 +318,7 @@ class ParallelModule(nn.Module):
 
     def sample_shape(self, output: int) -> Shape:
         """Shape of a sample of an output."""
-        return self._traced.outputs[output]
+        return self._traced.outputs[output].shape
 
     def _structured(self, outputs: Sequence[Tensor]) -> Any:
         return tree_unflatten(outputs_as_asked(self.device, outputs), self._traced.structure)

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
-from hpcpar.network.layers.base import Shape, image_of
+from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_call import Tensor
 from hpcpar.network.read.traced_calls import Called, reached, read_by
 
@@ -143,7 +143,7 @@ def _argument(value: Any, names: Mapping[str, str], samples: int, of: str) -> ob
 
 # -- measures --------------------------------------------------------------------------------------
 def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
-    """The fields of a `Whole` layer, from runs on two random samples.
+    """The fields of a `Whole` layer but its output, from runs on two random samples.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
     if both.shape != (2, *output) or not _close(both, apart):
         raise InputError("its result for a sample depends on the other samples of the batch, so "
                          "samples cannot be cut; normalize each sample by itself")
-    return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
+    return {"program": program.text, "sample_flops": float(flops),
             "kept_items": -(-kept_bytes // dtype.itemsize),
             "tensors": tuple((tuple(t.shape), float(t.double().mean()),
                               float(t.double().std(correction=0))) for t in weights)}
