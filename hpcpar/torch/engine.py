@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -104,6 +105,7 @@ class Engine:
         self._loss: LossOf | None = None
         self._outputs: dict[int, list[Array]] = {}
         self._given: dict[int, Sequence[Array]] = {}
+        self._of_images: dict[int, Array] = {}
         self.under_way = False
         self.recording: PassObserver | None = None
         #: The loss of the last iteration; nan if unknown.
@@ -146,6 +148,10 @@ class Engine:
         """The gradients of a micro-batch's outputs."""
         return self._given[part]
 
+    def take_gradient(self, part: int, gradient: Array) -> None:
+        """Keep the gradient of a micro-batch's images."""
+        self._of_images[part] = self._copied(gradient)
+
     # -- calls that all ranks make together --------------------------------------------------------
     def share(self, call: str, value: T) -> dict[int, T]:
         """The value of each rank that computes the loss; see `World.share`."""
@@ -181,6 +187,23 @@ class Engine:
         """The error that all ranks raise that compute the loss."""
         error = RunError(message)
         return on_all_ranks(error) if self.group is self.world.comm else error
+
+    def images_gradient(self) -> Tensor:
+        """The gradient of the whole mini-batch of images after `backward`, on every rank."""
+        network, executor, rank = self.network, self.executor, self.world.rank
+        images = network.layers[0]
+        layout = owned(network, images, self.plan.configs[images.name], self.plan.batch)
+        own = np.zeros((self.plan.batch, *network.image_shape), self.plan.dtype)
+        if layout.holds(rank) and layout.replica(rank) == 0:
+            places = [executor.image_rows, *(np.arange(*i) for i in executor.image_box)]
+            with self.tensors.turn():
+                parts = [self.tensors.to_torch(self._of_images[part]).cpu()
+                         for part in range(len(self.rows))]
+            own[np.ix_(*places)] = torch.cat(parts).numpy()
+        self.share("the gradient of the images", own.shape)
+        total = np.empty_like(own)
+        self.world.comm.Allreduce(own, total)
+        return torch.from_numpy(total)
 
     # -- running -----------------------------------------------------------------------------------
     @property

@@ -53,7 +53,7 @@ class ParallelModule(nn.Module):
         self._shapes = {name: tuple(t.shape) for name, t in first.items()}
         self._bind(module)
         world.expect_all_at_end()
-        self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
+        self.load_state_dict({name: tensors.from_first(world, t) for name, t in first.items()})
 
     def _bind(self, module: nn.Module) -> None:
         """Make this rank's part: the tree of a module with parameters and buffers in its memory."""
@@ -182,9 +182,9 @@ class ParallelModule(nn.Module):
             self._modes.require_evaluation()
             return self._evaluate(images, incomplete)
         self._begin_training()
-        box = self._boxes.taken(images, self.training)
+        box = self._boxes.taken(images, self.training, returns=True)
         if torch.is_grad_enabled():
-            return self._structured(SchedulePasses.apply(self._anchor, self, box))
+            return self._structured(SchedulePasses.apply(self._anchor, self, box, images))
         return self._structured(self.run_forward(box))
 
     def _evaluate(self, images: Tensor, incomplete: bool) -> Any:
@@ -392,9 +392,3 @@ class ParallelModule(nn.Module):
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
         return Recording(self.engine, path)
-
-
-def _from_first(world: World, tensor: Tensor) -> Tensor:
-    """Rank 0's tensor, on every rank."""
-    array = tensor.detach().cpu().numpy()
-    return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)

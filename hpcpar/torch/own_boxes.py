@@ -83,13 +83,14 @@ class OwnBoxes:
         own = self._outputs[output]
         return _box(own, self.engine.pixels(own.of, rank))
 
-    def taken(self, images: Tensor, training: bool) -> Tensor:
-        """This rank's box of the images, in the executor's shape."""
+    def taken(self, images: Tensor, training: bool, returns: bool = False) -> Tensor:
+        """This rank's box of the images, in the executor's shape.
+
+        `returns`: a backward pass returns their gradient, if they require it.
+        """
         require_as_planned(self.engine.tensors.device, self.engine.plan)
         if images.requires_grad and torch.is_grad_enabled():
-            raise InputError("the images require a gradient, which a parallel model does not "
-                             "compute: put the layers before the model into its module, or pass "
-                             "images.detach()")
+            self._require_gradient(images, returns)
         executor = self.engine.executor
         local = (len(executor.image_rows), *shape(executor.image_box))
         given, rows, box = tuple(images.shape), executor.image_rows, executor.image_box
@@ -108,8 +109,22 @@ class OwnBoxes:
         own = own.detach().reshape(local)
         return own.float() if own.dtype is torch.bfloat16 else own
 
+    def _require_gradient(self, images: Tensor, returns: bool) -> None:
+        """Check that the plan has the gradient of the images."""
+        whole = (self._batch, *self._image)
+        if not self.engine.network.layers[0].learns:
+            raise InputError("the images require a gradient, which the plan leaves out: make the "
+                             "model with hpcpar.torch.parallelize(..., input_gradients=True), or "
+                             "pass images.detach()")
+        if not returns:
+            raise InputError("the images require a gradient, which model(images) in training mode "
+                             "computes: call that, or pass images.detach()")
+        if tuple(images.shape) != whole:
+            raise InputError(f"images of shape {shape_text(images.shape)} require a gradient: pass "
+                             f"the whole batch, {shape_text(whole)}, on every rank")
+
     def shaped(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The module's outputs, with its axes, from those of the network."""
+        """The outputs with the module's axes, from the outputs with the executor's."""
         shaped = []
         for i, places in enumerate(self._places):
             values = outputs[self._outputs[i].of]
@@ -120,7 +135,7 @@ class OwnBoxes:
         return shaped
 
     def joined(self, gradients: Sequence[Tensor], rows: int) -> list[Tensor]:
-        """Gradients of the network's outputs, with its axes, from those of the module's."""
+        """Gradients with the executor's axes, from the gradients with the module's."""
         joined: dict[int, Tensor] = {}
         for output, places, gradient in zip(self._outputs, self._places, gradients, strict=True):
             box = shape(self.engine.pixels(output.of))

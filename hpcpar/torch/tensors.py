@@ -158,6 +158,12 @@ def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
     return out
 
 
+def from_first(world: World, tensor: Tensor) -> Tensor:
+    """Rank 0's tensor, on every rank."""
+    array = tensor.detach().cpu().numpy()
+    return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)
+
+
 def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
     """This rank's part of a whole tensor, or of its optimizer state."""
     if place.first is not None:

@@ -61,9 +61,7 @@ class _Nodes:
                 or not inside.issuperset(self.readers.get(name, ()))]
 
     def is_regular(self, name: str) -> bool:
-        """Whether a tensor has samples of features or images, as outputs of layers have, or those
-        of an output that may have any shape.
-        """
+        """Whether a layer can make a tensor: features, images, or an output of any shape."""
         if name == self.operations.input:
             return True
         call = self.trace.calls[name]
