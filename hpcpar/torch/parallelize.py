@@ -31,7 +31,7 @@ OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
-                device: str = "cpu", input_gradients: bool = False,
+                device: str = "cpu", *, input_gradients: bool = False,
                 **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
 
