@@ -42,11 +42,13 @@ class ParallelModule(nn.Module):
     """
 
     def __init__(self, module: nn.Module, traced: TracedModule, plan: Plan, world: World,
-                 seed: int, kernels: str = "auto", device: str = "cpu") -> None:
+                 seed: int, kernels: str = "auto", device: str = "cpu",
+                 forward_only: bool = False) -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
-        self._make_engine = partial(Engine, world, traced.network, plan, seed, kernels, device)
+        self._make_engine = partial(Engine, world, traced.network, plan, seed, kernels, device,
+                                    forward_only)
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
@@ -80,9 +82,10 @@ class ParallelModule(nn.Module):
                         if name not in self.tensor_places}
         #: Each parameter, its gradient, and whether this rank counts it in a norm.
         self.parts = [(own, gradient, counts) for name, _, gradient, counts in parts
-                      if isinstance(own := replaced[id(stored[name])], nn.Parameter)]
+                      if gradient is not None
+                      and isinstance(own := replaced[id(stored[name])], nn.Parameter)]
         self._tree = Tree(module, replaced)
-        root = self._tree.root
+        root = self._tree.root.eval() if self.engine.forward_only else self._tree.root
         self._modules, self._parameters, self._buffers = (
             root._modules, root._parameters, root._buffers)
         self.training = root.training
@@ -128,6 +131,9 @@ class ParallelModule(nn.Module):
 
     def train(self, mode: bool = True) -> ParallelModule:
         """As the user's module does it, which may keep some layers in evaluation mode."""
+        if mode and self.engine.forward_only:
+            raise InputError("the model was made with forward_only=True: to train, leave that out "
+                             "of hpcpar.torch.parallelize")
         self._tree.root.train(mode)
         self.training = mode
         return self
@@ -346,7 +352,7 @@ class ParallelModule(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True,
                         assign: bool = False) -> Any:
         """Load this rank's parts from the whole tensors of the module, under its names."""
-        missing, unexpected, wrong = self._differences(state_dict)
+        missing, unexpected, wrong = tensors.differences(self._shapes, state_dict)
         if wrong or (strict and (missing or unexpected)):
             raise InputError(f"the state does not fit the module: {len(missing)} tensors are "
                              f"missing, {len(unexpected)} are unknown, {len(wrong)} have a "
@@ -358,7 +364,7 @@ class ParallelModule(nn.Module):
                               unexpected_keys: list[str], error_msgs: list[str]) -> None:
         """See `load_state_dict`; PyTorch also calls this for a model inside another module."""
         given = {name.removeprefix(prefix): tensor for name, tensor in state_dict.items()}
-        missing, unexpected, wrong = self._differences(given)
+        missing, unexpected, wrong = tensors.differences(self._shapes, given)
         missing_keys += [prefix + name for name in missing]
         unexpected_keys += [prefix + name for name in unexpected]
         error_msgs += [f"{prefix}{name} has a different shape" for name in wrong]
@@ -381,14 +387,10 @@ class ParallelModule(nn.Module):
                              "(or on another rank), but the plan holds it as numbers: load the "
                              "state into the module before parallelize")
 
-    def _differences(self, given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-        """Names of tensors that are missing, are unknown, or have a different shape."""
-        return ([name for name in self._shapes if name not in given],
-                [name for name in given if name not in self._shapes],
-                [name for name, shape in self._shapes.items()
-                 if name in given and tuple(given[name].shape) != shape])
-
     # -- records -----------------------------------------------------------------------------------
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
+        if self.engine.forward_only:
+            raise InputError("a record is of training iterations, and the model was made with "
+                             "forward_only=True: leave out one of them")
         return Recording(self.engine, path)

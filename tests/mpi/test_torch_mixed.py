@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_every_strategy_trains_as_one_rank(strategy: str, communicator: Communic
     trace = traced(module, SHAPE, Outputs)
     model = parallelize(module, SHAPE, BATCH, plan_of(trace.network, strategy, P))
     alone = ParallelModule(module, trace, plan_of(trace.network, "data", 1), world().alone(), 0,
-                           device=parallelize.__defaults__[-1])
+                           device=signature(parallelize).parameters["device"].default)
     products, whole = len(trace.network.matmul_layers), dict(alone.named_parameters())
     for images, labels in batches(SHAPE, 6, pixels=False)[:2]:
         outputs = []

@@ -43,13 +43,13 @@ OPERATORS: dict[str, Conversion] = {
     "AdaptiveMaxPool": windows.adaptive,
     "Add": pointwise.add,
     "AddScaled": pointwise.add_scaled,
-    "AveragePool": windows.pool,
+    "AveragePool": windows.of_rows(windows.pool),
     "BatchNormalization": pointwise.batch_norm,
     "Cast": formulas.cast,
     "Clip": pointwise.clip,
-    "Concat": views.concat,
-    "Conv": windows.convolution,
-    "ConvTranspose": windows.transposed,
+    "Concat": views.channels_first(views.concat),
+    "Conv": windows.of_rows(windows.convolution),
+    "ConvTranspose": windows.of_rows(windows.transposed),
     "DepthToSpace": views.depth_to_space,
     "Div": pointwise.divide,
     "Dropout": pointwise.dropout,
@@ -71,20 +71,20 @@ OPERATORS: dict[str, Conversion] = {
     "LogSoftmax": products.softmax,
     "MatMul": products.matmul,
     "Max": formulas.folded("maximum"),
-    "MaxPool": windows.pool,
+    "MaxPool": windows.of_rows(windows.pool),
     "Min": formulas.folded("minimum"),
     "Mish": pointwise.plain(layers.Mish),
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
     "PRelu": pointwise.prelu,
-    "Pad": windows.pad,
+    "Pad": views.channels_first(windows.pad),
     "Pow": pointwise.power,
     **dict.fromkeys(("ReduceFirst", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceStd",
                      "ReduceSum", "ReduceVar"), reductions.reduction),
     "Relu": pointwise.plain(layers.ReLU),
     "Repeat": views.repeat,
     "Reshape": views.reshape,
-    "Resize": windows.resize,
+    "Resize": views.channels_first(windows.resize),
     "Selu": pointwise.elu,
     "Sigmoid": pointwise.plain(layers.Sigmoid),
     "Silu": pointwise.plain(layers.SiLU),
@@ -163,7 +163,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
         if loss.outside:
             ends, outputs = endings(importer, operations.outputs)
         else:
-            ends = [importer.layer(output) for output in operations.outputs]
+            ends = [importer.layer(views.end(importer, output)) for output in operations.outputs]
     except NodeError as err:
         raise NodeErrors(operations.source, [err]) from err
     except KeyError as err:
@@ -177,7 +177,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     try:
         importer.graph.keep(ends)
         origins = joined(importer.graph, ends, importer.origins)
-        notes = (*importer.notes(), *_frozen(importer.graph, loss),
+        notes = (*operations.notes, *importer.notes(), *_frozen(importer.graph, loss),
                  *_unused(operations, importer), *_whole(importer.graph))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=origins), outputs
