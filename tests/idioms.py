@@ -277,10 +277,64 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
 }
 
 
+class Ending(nn.Module):
+    """A function of two images, the second half as large, that ends a module."""
+
+    def __init__(self, function: Callable[[Tensor, Tensor], Any], inner: nn.Module | None = None
+                 ) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(SHAPE[0], WIDTH, 3, padding=1)
+        self.second = nn.Conv2d(WIDTH, WIDTH, 3, stride=2, padding=1)
+        self.function, self.inner = function, inner or nn.Identity()
+
+    def forward(self, x: Tensor) -> Any:
+        x = self.inner(self.first(x))
+        return self.function(x, self.second(x.relu()))
+
+
+def _boxes(x: Tensor) -> Tensor:
+    return x.permute(0, 2, 3, 1).reshape(len(x), -1, 2)
+
+
+#: Outputs of any shape and structure, for `hpcpar.torch`.
+ENDINGS: dict[str, Callable[[], nn.Module]] = {
+    "pixels as tokens": lambda: Ending(lambda x, y: x.flatten(2).transpose(1, 2)),
+    "image with channels last": lambda: Ending(lambda x, y: x.permute(0, 2, 3, 1)),
+    "columns first": lambda: Ending(lambda x, y: x.permute(0, 3, 1, 2)),
+    "anchors": lambda: Ending(lambda x, y: x.view(-1, 2, WIDTH // 2, *SHAPE[1:])),
+    "anchors with their values last": lambda: Ending(
+        lambda x, y: x.view(-1, 2, 2, *SHAPE[1:]).permute(0, 1, 3, 4, 2).sigmoid()),
+    "without the channel": lambda: Ending(lambda x, y: x.mean(1, keepdim=True).squeeze()),
+    "with an axis more": lambda: Ending(lambda x, y: x[:, None]),
+    "a number per sample": lambda: Ending(lambda x, y: x.mean((1, 2, 3))),
+    "a row per sample": lambda: Ending(lambda x, y: x.mean((2, 3)).mean(1, keepdim=True).view(-1)),
+    "one channel": lambda: Ending(lambda x, y: x[:, 1]),
+    "image as rows": lambda: Ending(lambda x, y: x.flatten(2)),
+    "a repeated view": lambda: Ending(lambda x, y: torch.stack([x, y.repeat_interleave(
+        2, 2).repeat_interleave(2, 3)[:, :, :, :SHAPE[2]], x.flip(1)], 2)),
+    "boxes of two levels": lambda: Ending(lambda x, y: torch.cat([_boxes(x), _boxes(y)], 1)),
+    "classes of two levels": lambda: Ending(
+        lambda x, y: torch.cat([x.flatten(2), y.flatten(2)], 2).softmax(1)),
+    "two heads of detection": lambda: Ending(lambda x, y: {
+        "boxes": torch.cat([_boxes(x), _boxes(y)], 1).tanh(),
+        "classes": [torch.cat([x.flatten(2), y.flatten(2)], 2).transpose(1, 2)]}),
+    "levels as tokens": lambda: Ending(
+        lambda x, y: [t.flatten(2).transpose(1, 2) for t in (x, y)]),
+    "image and classes": lambda: Ending(lambda x, y: (x, y.mean((2, 3)))),
+    "the same twice": lambda: Ending(lambda x, y: (x, x, x.permute(0, 2, 3, 1), y)),
+    "all channels apart": lambda: Ending(lambda x, y: x.unbind(1)),
+    "attention": lambda: Ending(lambda x, y: x, Tokens(nn.MultiheadAttention(
+        WIDTH, 2, batch_first=True))),
+    "attention with channels last": lambda: Ending(lambda x, y: x.flatten(2).cumsum(2).transpose(
+        1, 2).reshape(-1, *SHAPE[1:], WIDTH)),
+    "attended tokens": lambda: Ending(lambda x, y: x.flatten(2).sort(2)[0].transpose(1, 2)),
+}
+
+
 def module(name: str) -> Any:
     """The float64 module of an idiom; its weights depend on the name only."""
     torch.manual_seed(sum(map(ord, name)))
-    made = (IDIOMS | WHOLE)[name]().double()
+    made = (IDIOMS | WHOLE | ENDINGS)[name]().double()
     with torch.no_grad():
         made(torch.zeros(1, *SHAPE, dtype=torch.float64))  # shapes the last convolution
     return made

@@ -73,7 +73,7 @@ class Actions:
         classes = network.classes
         self.counts = backend.xp.zeros((3, classes), "i8") if network.labels_pixels else None
         names = [layer.name for layer in network.layers]
-        self._loss_layer = names[-1]
+        self._images, self._loss_layer = names[0], names[-1]
         config = plan.configs[self._loss_layer]
         #: Only the first of several replicas counts the loss.
         self._counts_loss = config.mesh_axes["replicas"].of(rank - int(config.first)) == 0
@@ -113,6 +113,8 @@ class Actions:
             return partial(self._unscale, step.layer)
         if step.op is Op.ACCUMULATE:
             return self._accumulation(step)
+        if step.layer == self._images:
+            return partial(self._give_gradient, current)
         op = current.ops[step.layer]
         if step.op in (Op.INTERIOR, Op.BOUNDARY):
             run = self._convolution(step, current, op)
@@ -133,8 +135,8 @@ class Actions:
         """
         if isinstance(action, Bound):
             return (action,)
-        if step.layer == self._loss_layer or step.op in (Op.INTERIOR, Op.BOUNDARY) or (
-                step.phase is Phase.UPDATE):
+        if step.layer in (self._images, self._loss_layer) or step.phase is Phase.UPDATE or (
+                step.op in (Op.INTERIOR, Op.BOUNDARY)):
             return ()
         current = self.passes.find(step.layer, step.part)
         op, blocks = current.ops[step.layer], current.blocks[step.layer]
@@ -263,6 +265,12 @@ class Actions:
         self._finish(layer)
         current.ops[layer].backward_weight()
         self._computed(layer, current)
+
+    def _give_gradient(self, current: Pass) -> None:
+        """Pass the gradient of the images to the caller."""
+        caller, blocks = current.ops[self._loss_layer].ctx.caller, current.blocks[self._images]
+        assert caller is not None and blocks.dout is not None
+        caller.take_gradient(current.part, blocks.dout)
 
     def _computed(self, layer: str, current: Pass) -> None:
         """Complete a weight gradient after its step, unless it needs sums over ranks."""

@@ -89,14 +89,14 @@ def outline(network: Network, plan: Plan, choose: Chooser, *, training: bool = T
         b.forward(network.layers[1:], samples)
         sums = b.loss()
         if training:
-            update(b, b.backward(network.layers[1:], samples))
+            update(b, b.backward(network.layers, samples))
         b.wait(sums)
     else:
         at = switch(network)
         b.forward(network.layers[1:at], samples)
         _fc_passes(b, network.layers[at:], training)
         if training:
-            update(b, b.backward(network.layers[1:at], samples))
+            update(b, b.backward(network.layers[:at], samples))
     return b.outline()
 
 

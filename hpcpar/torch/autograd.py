@@ -5,31 +5,36 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hpcpar.errors import RunError
 
 
 class SchedulePasses(torch.autograd.Function):
-    """A schedule's forward and backward pass as one function."""
+    """A schedule's forward and backward pass as one function of the images.
+
+    It computes from this rank's `box` of them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, model: Any,
-                images: NDArray[Any]) -> tuple[Tensor, ...]:
-        ctx.model = model
-        outputs = model.run_forward(images)
+    def forward(ctx: Any, anchor: Tensor, model: Any, box: Tensor,
+                images: Tensor) -> tuple[Tensor, ...]:
+        ctx.model, ctx.place = model, (images.shape, images.device, images.dtype)
+        outputs = model.run_forward(box)
         ctx.iteration = model.engine.iterations
         return tuple(outputs)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, Tensor | None]:
         engine = ctx.model.engine
         if not engine.under_way or ctx.iteration != engine.iterations:
             raise RunError("another pass through the model, or a backward pass, followed the "
                            "forward pass of this loss; call backward right after the forward pass")
         ctx.model.run_backward(gradients)
-        return None, None, None
+        if not ctx.needs_input_grad[3]:
+            return None, None, None, None
+        shape, device, dtype = ctx.place
+        return None, None, None, engine.images_gradient().reshape(shape).to(device, dtype)
 
 
 class AddedGradients:

@@ -9,6 +9,7 @@ from time import perf_counter
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -21,6 +22,7 @@ from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels import backend
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
+from hpcpar.network.layers.base import Shape
 from hpcpar.plan.boxes import Box, whole_box
 from hpcpar.plan.layout import owned
 from hpcpar.plan.plan import Plan
@@ -107,6 +109,7 @@ class Engine:
         self._loss: LossOf | None = None
         self._outputs: dict[int, list[Array]] = {}
         self._given: dict[int, Sequence[Array]] = {}
+        self._of_images: dict[int, Array] = {}
         self.under_way = False
         self.recording: PassObserver | None = None
         #: The loss of the last iteration; nan if unknown.
@@ -119,8 +122,12 @@ class Engine:
         needed = self.executor.passes[0].edges[self.network.loss.name][which].needed
         rank = self.world.rank if rank is None else rank
         if not needed.holds(rank):
-            return whole_box(self.network.input_shapes(self.network.loss)[which])
+            return whole_box(self.layer_shape(which))
         return needed.box(rank)[1:]
+
+    def layer_shape(self, which: int) -> Shape:
+        """Shape of a sample of output `which`, of all ranks."""
+        return self.network.input_shapes(self.network.loss)[which]
 
     @property
     def own_rows(self) -> NDArray[np.int64]:
@@ -144,6 +151,10 @@ class Engine:
     def gradients(self, part: int) -> Sequence[Array]:
         """The gradients of a micro-batch's outputs."""
         return self._given[part]
+
+    def take_gradient(self, part: int, gradient: Array) -> None:
+        """Keep the gradient of a micro-batch's images."""
+        self._of_images[part] = self._copied(gradient)
 
     # -- calls that all ranks make together --------------------------------------------------------
     def share(self, call: str, value: T) -> dict[int, T]:
@@ -180,6 +191,23 @@ class Engine:
         """The error that all ranks raise that compute the loss."""
         error = RunError(message)
         return on_all_ranks(error) if self.group is self.world.comm else error
+
+    def images_gradient(self) -> Tensor:
+        """The gradient of the whole mini-batch of images after `backward`, on every rank."""
+        network, executor, rank = self.network, self.executor, self.world.rank
+        images = network.layers[0]
+        layout = owned(network, images, self.plan.configs[images.name], self.plan.batch)
+        own = np.zeros((self.plan.batch, *network.image_shape), self.plan.dtype)
+        if layout.holds(rank) and layout.replica(rank) == 0:
+            places = [executor.image_rows, *(np.arange(*i) for i in executor.image_box)]
+            with self.tensors.turn():
+                parts = [self.tensors.to_torch(self._of_images[part]).cpu()
+                         for part in range(len(self.rows))]
+            own[np.ix_(*places)] = torch.cat(parts).numpy()
+        self.share("the gradient of the images", own.shape)
+        total = np.empty_like(own)
+        self.world.comm.Allreduce(own, total)
+        return torch.from_numpy(total)
 
     # -- running -----------------------------------------------------------------------------------
     @property

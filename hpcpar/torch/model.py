@@ -55,7 +55,7 @@ class ParallelModule(nn.Module):
         self._shapes = {name: tuple(t.shape) for name, t in first.items()}
         self._bind(module)
         world.expect_all_at_end()
-        self.load_state_dict({name: _from_first(world, t) for name, t in first.items()})
+        self.load_state_dict({name: tensors.from_first(world, t) for name, t in first.items()})
 
     def _bind(self, module: nn.Module) -> None:
         """Make this rank's part: the tree of a module with parameters and buffers in its memory."""
@@ -149,8 +149,8 @@ class ParallelModule(nn.Module):
         Parameters
         ----------
         labels : Tensor
-            [batch, ...]; if the last axes have the extents of the output's image axes, they are cut
-            in the same way. Those of another output, of the images or of a rank's box are refused.
+            [batch, ...]; with the output's shape, or if the last axes have the extents of its image
+            axes, cut as the output. Those of another image, or of a rank's box, are refused.
         of : int
             Number of the output.
         incomplete : bool
@@ -188,9 +188,9 @@ class ParallelModule(nn.Module):
             self._modes.require_evaluation()
             return self._evaluate(images, incomplete)
         self._begin_training()
-        box = self._boxes.taken(images, self.training)
+        box = self._boxes.taken(images, self.training, returns=True)
         if torch.is_grad_enabled():
-            return self._structured(SchedulePasses.apply(self._anchor, self, box))
+            return self._structured(SchedulePasses.apply(self._anchor, self, box, images))
         return self._structured(self.run_forward(box))
 
     def _evaluate(self, images: Tensor, incomplete: bool) -> Any:
@@ -324,7 +324,7 @@ class ParallelModule(nn.Module):
 
     def sample_shape(self, output: int) -> Shape:
         """Shape of a sample of an output."""
-        return self._traced.outputs[output]
+        return self._traced.outputs[output].shape
 
     def _structured(self, outputs: Sequence[Tensor]) -> Any:
         return tree_unflatten(outputs_as_asked(self.device, outputs), self._traced.structure)
@@ -352,7 +352,7 @@ class ParallelModule(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True,
                         assign: bool = False) -> Any:
         """Load this rank's parts from the whole tensors of the module, under its names."""
-        missing, unexpected, wrong = self._differences(state_dict)
+        missing, unexpected, wrong = tensors.differences(self._shapes, state_dict)
         if wrong or (strict and (missing or unexpected)):
             raise InputError(f"the state does not fit the module: {len(missing)} tensors are "
                              f"missing, {len(unexpected)} are unknown, {len(wrong)} have a "
@@ -364,7 +364,7 @@ class ParallelModule(nn.Module):
                               unexpected_keys: list[str], error_msgs: list[str]) -> None:
         """See `load_state_dict`; PyTorch also calls this for a model inside another module."""
         given = {name.removeprefix(prefix): tensor for name, tensor in state_dict.items()}
-        missing, unexpected, wrong = self._differences(given)
+        missing, unexpected, wrong = tensors.differences(self._shapes, given)
         missing_keys += [prefix + name for name in missing]
         unexpected_keys += [prefix + name for name in unexpected]
         error_msgs += [f"{prefix}{name} has a different shape" for name in wrong]
@@ -387,13 +387,6 @@ class ParallelModule(nn.Module):
                              "(or on another rank), but the plan holds it as numbers: load the "
                              "state into the module before parallelize")
 
-    def _differences(self, given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
-        """Names of tensors that are missing, are unknown, or have a different shape."""
-        return ([name for name in self._shapes if name not in given],
-                [name for name in given if name not in self._shapes],
-                [name for name, shape in self._shapes.items()
-                 if name in given and tuple(given[name].shape) != shape])
-
     # -- records -----------------------------------------------------------------------------------
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
@@ -401,9 +394,3 @@ class ParallelModule(nn.Module):
             raise InputError("a record needs iterations of training: make the model without "
                              "forward_only=True")
         return Recording(self.engine, path)
-
-
-def _from_first(world: World, tensor: Tensor) -> Tensor:
-    """Rank 0's tensor, on every rank."""
-    array = tensor.detach().cpu().numpy()
-    return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)

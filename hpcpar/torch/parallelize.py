@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -15,7 +15,7 @@ from hpcpar.comm.device_options import GpuOptions
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
 from hpcpar.kernels.conv_choice import AUTO
-from hpcpar.network.layers import Outputs, Shape
+from hpcpar.network.layers import Input, Outputs, Shape
 from hpcpar.network.read.operations import first_three
 from hpcpar.network.read.torch_module import TracedModule, traced
 from hpcpar.plan import plan as plans
@@ -31,8 +31,8 @@ OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
-                device: str = "cpu", forward_only: bool = False,
-                **options: Any) -> ParallelModule:
+                device: str = "cpu", forward_only: bool = False, *,
+                input_gradients: bool = False, **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
 
     Parameters
@@ -54,6 +54,8 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         The library of convolutions (as for ``hpcpar run --kernels``).
     device : {'cpu', 'gpu'}
         Where ranks compute. On GPUs, tensors are on this rank's card.
+    input_gradients : bool
+        The backward pass also computes the gradient of the images, for a module before this one.
     forward_only : bool
         The model only evaluates, which needs no memory for activations of earlier layers, gradients
         and optimizers; a strategy is planned for it.
@@ -71,6 +73,10 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
     ranks = world()
     require_one_world(ranks)
     trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs))
+    if input_gradients:
+        images, *layers = trace.network.layers
+        trace = replace(trace, network=replace(
+            trace.network, layers=(replace(cast(Input, images), learns=True), *layers)))
     kinds = {p.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
     if len(kinds) > 1 or kind not in OF_PARAMETERS:

@@ -161,6 +161,21 @@ def whole(executor: Executor, world: World, by_name: Mapping[str, TensorPlace]
     return out
 
 
+def from_first(world: World, tensor: Tensor) -> Tensor:
+    """Rank 0's tensor, on every rank."""
+    array = tensor.detach().cpu().numpy()
+    return torch.from_numpy(world.bcast_array(array, array.shape, array.dtype)).reshape(array.shape)
+
+
+def differences(shapes: Mapping[str, Shape],
+                given: Mapping[str, Any]) -> tuple[list[str], list[str], list[str]]:
+    """Names of tensors that are missing, are unknown, or have a different shape."""
+    return ([name for name in shapes if name not in given],
+            [name for name in given if name not in shapes],
+            [name for name, shape in shapes.items()
+             if name in given and tuple(given[name].shape) != shape])
+
+
 def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
     """This rank's part of a whole tensor, or of its optimizer state."""
     if place.first is not None:

@@ -269,13 +269,23 @@ class Layer:
 
 @dataclass(frozen=True)
 class Input(Layer):
-    """The samples of the data file."""
+    """The samples of the data file, or of a caller.
+
+    Attributes
+    ----------
+    learns : bool
+        Whether a caller gets the gradient of its samples, because it trains layers before them.
+    """
 
     shape: Shape = ()
+    learns: bool = False
     kind: ClassVar[str] = "input"
     output_flops: ClassVar[float] = 0.0
     backward_reads: ClassVar[tuple[str, ...]] = ()
     gathers_channels: ClassVar[bool] = True
+
+    def work(self, op: str) -> PassWork:  # the caller gets a copy of the gradient
+        return PassWork(0.0, inputs=0, weights=0)
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         shape = image_of(self.shape)

@@ -62,7 +62,7 @@ def _reshape(imp: Importer, node: Node, index: Index) -> Index:
     target = [same[i] if t == 0 and i < len(same) else t for i, t in enumerate(given[1:])]
     if -1 in target and given[0] != -1:
         target[target.index(-1)] = size // max(1, math.prod(t for t in target if t != -1))
-    if math.prod(target) != size or not target or min(target) < 0:
+    if math.prod(target) != size or min(target, default=0) < 0:
         shown = shape_text(tuple("N" if t == BATCH else t for t in given))
         raise node.error(f"a reshape of samples {shape_text(same)} to {shown} is not supported; "
                          "keep the values of each sample together")

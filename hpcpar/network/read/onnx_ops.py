@@ -18,6 +18,7 @@ from hpcpar.network.read import import_products as products
 from hpcpar.network.read import import_reductions as reductions
 from hpcpar.network.read import import_views as views
 from hpcpar.network.read import import_windows as windows
+from hpcpar.network.read.endings import Output, endings
 from hpcpar.network.read.import_views import Conversion
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.join_formulas import joined
@@ -122,7 +123,13 @@ def reads_onnx(*operators: str) -> Callable[[Conversion], Conversion]:
 def build(operations: Operations, name: str, shape: Shape,
           loss: type[Loss] = layers.SoftmaxCrossEntropy,
           trace: TracedCalls | None = None) -> Network:
-    """The network of operators, with a loss appended.
+    """The network of operators, with a loss appended; see `build_with_outputs`."""
+    return build_with_outputs(operations, name, shape, loss, trace)[0]
+
+
+def build_with_outputs(operations: Operations, name: str, shape: Shape, loss: type[Loss],
+                       trace: TracedCalls | None) -> tuple[Network, list[Output]]:
+    """The network of operators, with a loss appended, and its outputs if the caller computes it.
 
     With the `trace` of a PyTorch module, the parts that no layer describes become `Whole` layers.
 
@@ -134,32 +141,34 @@ def build(operations: Operations, name: str, shape: Shape,
     reasons: dict[str, NodeError] = {}
     while True:
         try:
-            network = _build(operations, name, shape, loss, trace)
+            network, outputs = _build(operations, name, shape, loss, trace)
             if trace is not None:
                 require_apart(operations, trace, network)
-            return network
+            return network, outputs
         except NodeErrors as err:
             if trace is None:
                 raise
-            operations = with_parts(operations, trace, err, reasons)
+            operations = with_parts(operations, trace, err, reasons, loss.outside)
 
 
 def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
-           trace: TracedCalls | None) -> Network:
-    """The network of operators that all have layers."""
+           trace: TracedCalls | None) -> tuple[Network, list[Output]]:
+    """The network of operators that all have layers, and its outputs."""
     operations = merged(operations)
     operators = OPERATORS if trace is None else OPERATORS | {WHOLE: partial(whole_layer, trace)}
     importer = Importer(operations, Graph(name, shape), operators, loss)
     importer.run()
-    ends = []
-    for output in operations.outputs:
-        try:
-            ends.append(importer.layer(views.end(importer, output)))
-        except NodeError as err:
-            raise NodeErrors(operations.source, [err]) from err
-        except KeyError as err:
-            raise InputError(f"{operations.source}: the output '{output}' does not depend on the "
-                             f"input '{operations.input}'") from err
+    outputs: list[Output] = []
+    try:
+        if loss.outside:
+            ends, outputs = endings(importer, operations.outputs)
+        else:
+            ends = [importer.layer(views.end(importer, output)) for output in operations.outputs]
+    except NodeError as err:
+        raise NodeErrors(operations.source, [err]) from err
+    except KeyError as err:
+        raise InputError(f"{operations.source}: the output '{err.args[0]}' does not depend on the "
+                         f"input '{operations.input}'") from err
     if len(ends) > 1 and not loss.outside:
         raise InputError(f"{operations.source} returns {len(ends)} tensors in training, but a "
                          "network has one output; leave auxiliary ones out (or write the loop "
@@ -171,7 +180,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
         notes = (*operations.notes, *importer.notes(), *_frozen(importer.graph, loss),
                  *_unused(operations, importer), *_whole(importer.graph))
         importer.graph.add(loss, "loss", after=ends, **pixels)
-        return replace(importer.graph.build(), notes=notes, origins=origins)
+        return replace(importer.graph.build(), notes=notes, origins=origins), outputs
     except InputError as err:
         raise InputError(f"{operations.source}: {err}") from err
 

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
 from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
-from hpcpar.network.layers.base import Shape, image_of
+from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_call import Tensor
 from hpcpar.network.read.traced_calls import Called, ProgramText, reached, read_by
 
@@ -134,7 +134,7 @@ def _argument(value: Any, names: Mapping[str, str], samples: int, of: str) -> ob
 
 # -- measures --------------------------------------------------------------------------------------
 def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
-    """The fields of a `Whole` layer.
+    """The fields of a `Whole` layer but its output.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
                          ) from err
     if shape != (1, *output):
         raise InputError(f"a sample alone has an output {shape}, not {(1, *output)}")
-    return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
+    return {"program": program.text, "sample_flops": float(flops),
             "kept_items": -(-kept_bytes // _dtype(program).itemsize),
             "tensors": tuple((tuple(t.shape), float(t.detach().double().mean()),
                               float(t.detach().double().std(correction=0)))

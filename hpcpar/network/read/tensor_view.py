@@ -87,7 +87,7 @@ def layer_of(imp: LayerMaker, given: TensorView) -> str | None:
     shape, target = imp.graph.shapes[base], given.index.shape[1:]
     flat = given.index.ravel()
     if math.prod(target[1:]) == 1:
-        target = target[:1]
+        target = target[:1] or (1,)
     image = image_of(target)
     node = replace(given.node, inputs=(given.tensor,))
     if flat.size == math.prod(shape) and np.array_equal(flat, np.arange(flat.size)):

@@ -14,7 +14,8 @@ from hpcpar.errors import InputError, one_line
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
-from hpcpar.network.read.onnx_ops import build
+from hpcpar.network.read.endings import Output
+from hpcpar.network.read.onnx_ops import build_with_outputs
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
 from hpcpar.network.read.torch_ops import (
@@ -73,8 +74,8 @@ class TracedModule:
     ----------
     input : tuple of int
         Sample shape of the input.
-    outputs : tuple of tuple of int
-        Sample shape of each of the module's outputs.
+    outputs : tuple of Output
+        The module's outputs, if the caller computes the loss.
     structure : object
         PyTorch's tree (pytree) of the returned outputs.
     read : frozenset of str
@@ -83,7 +84,7 @@ class TracedModule:
 
     network: Network
     input: Shape
-    outputs: tuple[Shape, ...]
+    outputs: tuple[Output, ...]
     structure: object
     read: frozenset[str] = frozenset()
 
@@ -91,11 +92,11 @@ class TracedModule:
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     """The network of a module with the module's interface; see `from_torch`."""
     operations, trace, structure = _trace(module, tuple(shape))
-    network = build(operations, type(module).__name__, tuple(shape), loss, trace)
-    outputs = tuple(operations.shapes[output] for output in operations.outputs)
+    network, outputs = build_with_outputs(operations, type(module).__name__, tuple(shape), loss,
+                                          trace)
     read = frozenset(name for output in operations.outputs
                      for name in reached(trace.calls, (), output) if name in trace.stored)
-    return TracedModule(network, tuple(shape), outputs, structure, read)
+    return TracedModule(network, tuple(shape), tuple(outputs), structure, read)
 
 
 def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -9,6 +10,7 @@ from functools import cached_property
 from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Whole
+from hpcpar.network.layers.base import image_of
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
 from hpcpar.network.read.traced_calls import TracedCalls, read_by
@@ -34,6 +36,8 @@ class _Nodes:
 
     operations: Operations
     trace: TracedCalls
+    #: Whether outputs of the module may have any shape.
+    any_outputs: bool = False
     makers: dict[str, int] = field(default_factory=dict)
     readers: dict[str, list[int]] = field(default_factory=dict)
 
@@ -61,13 +65,14 @@ class _Nodes:
                 or not inside.issuperset(self.readers.get(name, ()))]
 
     def is_regular(self, name: str) -> bool:
-        """Whether a tensor has samples of features or images, as outputs of layers have."""
+        """Whether a layer can make a tensor: features, images, or an output of any shape."""
         if name == self.operations.input:
             return True
         call = self.trace.calls[name]
-        axes = len(call.shape) - 2
-        return (call.real and call.shape[:1] == (self.trace.samples,)
-                and axes in (0, len(self.operations.input_dims) - 2) and min(call.shape) > 0)
+        fits = (len(call.shape) in (2, len(self.operations.input_dims))
+                or (self.any_outputs and name in self.operations.outputs))
+        return (fits and call.real and call.shape[:1] == (self.trace.samples,)
+                and min(call.shape) > 0)
 
     def wholes_beside(self, part: set[int], inputs: Iterable[str],
                       outputs: Sequence[str]) -> set[int]:
@@ -105,11 +110,12 @@ class _Nodes:
         return found
 
 
-def part_around(operations: Operations, trace: TracedCalls, name: str) -> WholePart | None:
+def part_around(operations: Operations, trace: TracedCalls, name: str,
+                any_outputs: bool = False) -> WholePart | None:
     """The smallest part with the operator that makes a tensor, whose inputs and output are samples
-    of features or images; None if there is none.
+    of features or images, or an output that may have any shape; None if there is none.
     """
-    graph = _Nodes(operations, trace)
+    graph = _Nodes(operations, trace, any_outputs)
     if name not in graph.makers:
         return None
     part = {graph.makers[name]}
@@ -135,10 +141,11 @@ def part_around(operations: Operations, trace: TracedCalls, name: str) -> WholeP
 
 
 def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
-               reasons: dict[str, NodeError]) -> Operations:
+               reasons: dict[str, NodeError], any_outputs: bool) -> Operations:
     """The operators with parts in place of those that have no layer.
 
-    `reasons` collects why there is a part, by its output.
+    `reasons` collects why there is a part, by its output. With `any_outputs`, an output of the
+    module may have any shape.
 
     Raises
     ------
@@ -152,7 +159,7 @@ def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
             why = reasons[name]
             raise NodeErrors(operations.source, [why.node.error(
                 f"{why.why}; as a layer of its own: {err.why}")]) from errors
-        part = part_around(found, trace, name)
+        part = part_around(found, trace, name, any_outputs)
         if part is not None:
             reasons.setdefault(part.output, err)
             found = replaced(found, part)
@@ -185,7 +192,11 @@ def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
         raise node.error(str(err)) from err
     sources = [importer.source(node, which) for which in range(len(node.inputs))]
     frozen = [not tensor.requires_grad for tensor in program.tensors]
-    made = importer.add_whole(node, sources, program.weights, frozen, **trace.measured[key])
+    output = trace.shape(node.outputs[0])
+    regular = len(output) in (1, importer.dimensions + 1)
+    options = {**trace.measured[key], "output": image_of(output) if regular else (
+        math.prod(output),)}
+    made = importer.add_whole(node, sources, program.weights, frozen, **options)
     trace.parts[made] = node, program
     return made
 

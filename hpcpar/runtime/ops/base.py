@@ -24,6 +24,11 @@ class Caller(Protocol):
     def gradients(self, part: int) -> Sequence[Array]:
         """The gradients of a micro-batch's outputs."""
 
+    def take_gradient(self, part: int, gradient: Array) -> None:
+        """Receive the gradient of a micro-batch's images on this rank (`Input.learns`); the array
+        changes after the call.
+        """
+
 
 @dataclass
 class Context:
