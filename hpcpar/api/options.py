@@ -26,7 +26,7 @@ from hpcpar.options.checks import (
     path,
     positive,
 )
-from hpcpar.options.fields import OptionGroup, about, option
+from hpcpar.options.fields import OptionGroup, about, flag, option
 from hpcpar.plan.frameworks import FRAMEWORKS
 from hpcpar.plan.optimizers import OPTIMIZERS
 from hpcpar.plan.plan import (
@@ -173,6 +173,7 @@ class PlanFields(StepOptions, section="plan"):
 class PricingOptions(OptionGroup, section="prediction"):
     """Options that change a plan's price without changing the plan or the machine."""
 
+    forward_only: bool = flag("price inference: the forward pass only")
     epochs: float = option(1.0, amount, "epochs of the training", "N", first=True)
     data: str = option(
         "", path, "data file, which has to suit the network: its samples per epoch and bytes per "
@@ -243,7 +244,8 @@ class PlanningOptions(AnchorOptions, PricingOptions, LoadOptions, PlanFields):
         stored = self._contents(network)[1] if self.data else 1.0
         item_bytes = self.io_item_bytes or stored
         return {"contention": self.contention, "gamma": self.gamma, "io_bytes_per_s": self.io,
-                "io_item_bytes": item_bytes, "node_samples_per_s": self.node_input}
+                "io_item_bytes": item_bytes, "node_samples_per_s": self.node_input,
+                "training": not self.forward_only}
 
     def planning(self, network: Network) -> dict[str, Any]:
         """The options of `search.auto.task`."""

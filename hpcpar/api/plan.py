@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,7 +18,7 @@ from hpcpar.io.files import write_text
 from hpcpar.machine.model import Machine
 from hpcpar.network.graph import Network
 from hpcpar.options import checks
-from hpcpar.options.checks import jitters, positive
+from hpcpar.options.checks import image, jitters, positive, widths
 from hpcpar.options.fields import about, option
 from hpcpar.options.output_files import HTML
 from hpcpar.plan import plan as plans
@@ -28,7 +29,8 @@ from hpcpar.report.pictures import grid_plot, prediction_bars, svg, timeline_plo
 from hpcpar.report.progress import SearchProgress
 from hpcpar.report.tables import answer, plan_page, say
 from hpcpar.report.tables.anchors import anchors_json
-from hpcpar.report.tables.document import image, page_format
+from hpcpar.report.tables.document import image as embedded
+from hpcpar.report.tables.document import page_format
 from hpcpar.report.tables.grid_tables import in_words
 from hpcpar.report.tables.prediction_tables import schedule_rows
 from hpcpar.schedule.runnable import not_executed, not_on_hosts
@@ -41,6 +43,7 @@ from hpcpar.search.explain import Explanation, explain
 from hpcpar.search.grids import ON_ONE_GRID, GridAnswer, grid_answer
 from hpcpar.search.memory_advice import MemoryAdvice, advice_on
 from hpcpar.search.robust import Robust, by_robustness
+from hpcpar.search.sizes import SizeCase, case_of, scaled
 from hpcpar.search.table_search import SearchResult
 from hpcpar.simulation.noise import jitter_on
 from hpcpar.simulation.simulate import require_size
@@ -64,6 +67,8 @@ class PlanResult(TableResult):
         With `robust`: the candidates nearly as fast as the fastest, the choice first.
     on_grid : bool
         Whether the user named a strategy on a grid, so that results compare all grids.
+    sizes : tuple of SizeCase
+        With `sizes`: the plans of other sizes of images, in ascending order.
     """
 
     candidates: tuple[Candidate, ...]
@@ -72,6 +77,7 @@ class PlanResult(TableResult):
     epochs: float = 1.0
     robust: tuple[Robust, ...] = ()
     on_grid: bool = False
+    sizes: tuple[SizeCase, ...] = ()
 
     @property
     def answer(self) -> str:
@@ -117,8 +123,10 @@ class PlanResult(TableResult):
 
     @cached_property
     def grid(self) -> GridAnswer | None:
-        """The choice on its grid Pr x Pc, beside all grids; None if it is not on one grid."""
-        return grid_answer(self.best)
+        """The choice on its grid Pr x Pc, beside all grids; None if it is not on one grid, and for
+        inference, for which the equations have no terms.
+        """
+        return grid_answer(self.best) if self.best.task.training else None
 
     def save_page(self, path: str, explained: bool = False) -> None:
         """Writes the answer, its grids, layers, timeline and memory as one page in HTML."""
@@ -128,7 +136,7 @@ class PlanResult(TableResult):
         grid = self.grid if self.on_grid or explained else None
         if grid is not None:
             figures["grids"] = grid_plot.grids_figure(grid)
-        drawn = {name: image(svg(figure), name) for name, figure in figures.items()}
+        drawn = {name: embedded(svg(figure), name) for name, figure in figures.items()}
         words = in_words(self.best.task.network, self.plan)
         parts = plan_page.page(self.answer, words, predictions, grid, drawn)
         write_text(path, page_format(path).page(parts), "page")
@@ -163,6 +171,8 @@ class PlanResult(TableResult):
         if self.robust:
             data["robust"] = [{"strategy": c.strategy, "iteration_s": c.iteration_s,
                                "slow_s": slow_s} for c, slow_s in self.robust]
+        if self.sizes:
+            data["sizes"] = [case.to_json() for case in self.sizes]
         if (self.on_grid or explained) and self.grid is not None:
             of_layer = self.grid.layers_json()
             data |= {"grid": self.grid.grid_json(), "grids": self.grid.grids_json(), "layers": [
@@ -211,6 +221,9 @@ class PlanArguments(PlanningOptions, LossOptions, section="plan"):
         "simulate the plans within 2% of the fastest with this jitter of compute steps, as in 0.05 "
         "(see hpcpar simulate --jitter), and take the one with the lowest 95th percentile",
         "SHARE|measured")
+    sizes: Iterable[int] | str | None = option(
+        None, widths, "plan for images of these widths, too, and say from which on cutting them "
+        "pays, and which ranks hold whole", "W,W,...", section="prediction")
 
 
 def find_plan(asked: PlanArguments) -> PlanResult:
@@ -221,6 +234,8 @@ def find_plan(asked: PlanArguments) -> PlanResult:
     where = asked.loaded(machine_of(asked.machine))
     if asked.measured:
         where = fit(where, net, spec, asked.measured, options)[0]
+    if asked.robust is not None and asked.forward_only:
+        raise InputError("--robust simulates iterations of training: drop it, or --forward-only")
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
         require_size(asked.ranks)
@@ -231,13 +246,28 @@ def find_plan(asked: PlanArguments) -> PlanResult:
                                          tell=progress.tell, **options)
         if jitter is not None:
             ranking = by_robustness(candidates, jitter)
+        cases = _sizes(asked, net, where, tell=progress.tell)
     near = [each.candidate for each in ranking]
     candidates = near + [c for c in candidates if c not in near]
     return PlanResult(tuple(candidates), search, time.perf_counter() - begin, asked.epochs,
-                      tuple(ranking), asked.strategy.partition(":")[0] in ON_ONE_GRID)
+                      tuple(ranking), asked.strategy.partition(":")[0] in ON_ONE_GRID, cases)
 
 
 plan = by_keyword(PlanArguments, find_plan)
+
+
+def _sizes(asked: PlanArguments, network: Network, machine: Machine,
+           tell: Callable[[str], None]) -> tuple[SizeCase, ...]:
+    """The plans of the sizes that are asked for."""
+    shape = network.image_shape if asked.input is None else image(asked.input)
+    cases = []
+    for width in () if asked.sizes is None else widths(asked.sizes):
+        spec, net = network_of(asked.network, scaled(shape, width), asked.classes, asked.loss,
+                               asked.label_smoothing)
+        tell(f"images of width {width}")
+        cases.append(case_of(net, spec, asked.ranks, asked.batch, machine, tell=tell,
+                             **asked.planning(net)))
+    return tuple(cases)
 
 
 def _candidates(network: Network, spec: NetworkSpec, strategy: str, ranks: int, batch: int,

@@ -226,7 +226,6 @@ class PredictArguments(StrategyArguments):
     plan: str | Plan | PlanResult | None = option(
         None, path, "price this plan file (instead of --network, --ranks, --batch, --strategy)",
         "plan.json", first=True)
-    forward_only: bool = flag("price inference: the forward pass only", section="prediction")
     explain: bool = flag(
         "explain what limits each plan, and which changes would help most", section="prediction",
         first=True)
@@ -261,7 +260,6 @@ def price_plans(asked: PredictArguments) -> PredictResult:
             raise InputError(f"--{name.replace('_', '-')} {NO_EPOCH}")
     machine, options = asked.loaded(machine_of(asked.machine or "local")), asked.planning(net)
     require_priced(machine, options["precision"], asked.synchronization)
-    options["training"] = not asked.forward_only
     machine, cases = fit(machine, net, spec, asked.measured, options)
     each = 1 if alone else asked.batch or share(asked.batch_per_rank)
     if alone:
@@ -336,7 +334,7 @@ def _given_plan(given: str | Plan | PlanResult, asked: PredictArguments) -> Pred
     options = {name: getattr(plan, name) for name in KEPT} | {"bucket_bytes": None}
     task = auto.task(network, plan.network, plan.ranks, plan.batch, machine,
                      samples=asked.epoch_samples(network), accounting=asked.accounting,
-                     training=not asked.forward_only, **asked.pricing(network), **options)
+                     **asked.pricing(network), **options)
     anchored = fit(machine, network, plan.network, asked.measured,
                    {**task.options, "gather": task.gather})[0]
     anchored = in_case(anchored, plan.ranks, plan.batch, plan.precision)

@@ -20,6 +20,7 @@ from hpcpar.report.tables.prediction_tables import (
     show_predictions,
     show_schedule,
 )
+from hpcpar.report.tables.size_tables import show_sizes
 from hpcpar.search.candidates import SHOWN
 from hpcpar.search.scaling_losses import input_of_a_node
 from hpcpar.search.table_search import SearchResult
@@ -87,6 +88,8 @@ def _show(result: PlanResult, args: PlanCommand) -> None:
                     ("strategy", "predicted", "95th percentile"),
                     [(c.strategy, tables.seconds(c.iteration_s), tables.seconds(slow_s))
                      for c, slow_s in result.robust], wide=args.wide)
+    if result.sizes:
+        show_sizes(result.sizes, args.wide)
     if args.show_schedule:
         show_schedule(result.schedule, best, args.wide)
 

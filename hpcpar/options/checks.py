@@ -100,6 +100,13 @@ def several_ranks(value: object) -> list[int]:
     return found
 
 
+def widths(value: object) -> list[int]:
+    """Widths of images in ascending order, from a number, an iterable or comma-separated text."""
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        value = str(value).split(",")
+    return sorted({positive(str(part).strip()) for part in value})
+
+
 def names(value: str | Iterable[str]) -> list[str]:
     """Names without duplicates, from an iterable or comma-separated text."""
     parts = value.split(",") if isinstance(value, str) else value

@@ -154,7 +154,7 @@ class Executor:
         return {
             layer.name: Parameters(self.network, layer, self.plan, self.backend, self.rank, seed,
                                    layer.name in summed, layer.name in updated,
-                                   places.get(layer.name))
+                                   places.get(layer.name), training=schedule is not None)
             for layer in self.network.stateful
         }
 

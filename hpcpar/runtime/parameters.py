@@ -56,7 +56,7 @@ class Parameters:
 
     def __init__(
         self, network: Network, layer: Layer, plan: Plan, backend: Backend, rank: int, seed: int,
-        reduced: bool = False, updates: bool = True, grad: Array = None,
+        reduced: bool = False, updates: bool = True, grad: Array = None, training: bool = True,
     ) -> None:
         x, config = network.input_shape(layer), plan.configs[layer.name]
         self.layout: Layout = parameters(network, layer, config)
@@ -73,12 +73,13 @@ class Parameters:
         self.backend = backend
         self._count = math.prod(self.weight_shape)
         self.flat = backend.zeros((rows * self.per_row,), plan.dtype)
-        self.grad = backend.zeros(self.flat.shape, plan.dtype) if grad is None else grad
+        self.grad = backend.zeros(self.flat.shape, plan.dtype) if (
+            training and grad is None) else grad
         self.copy: Array = None
         if plan.formats.mixed and layer.is_matmul:
             self.copy = backend.zeros(self.flat.shape, plan.formats.item_dtype)
         self.weight, self.bias = self.split(self.flat if self.copy is None else self.copy)
-        self.dweight, self.dbias = self.split(self.grad)
+        self.dweight, self.dbias = self.split(self.grad) if training else (None, None)
         if self.layout.holds(rank) and config.coordinate("k", rank):
             self.bias = None
         cut = reduced and plan.synchronization is Synchronization.SHARDED

@@ -49,6 +49,8 @@ class Builder(Emitter):
             self.layer_forward(layer, batch, [])
         if layer is self.network.layers[-1]:
             self.loss()
+        if not self.training:
+            return
         update(self, self.backward([layer], batch, moving=False))
         if layer.name in self.trains:
             for _ in self.network.consumers[layer.name][1:]:
@@ -57,7 +59,7 @@ class Builder(Emitter):
     def edge(self, e: Edge) -> None:
         """Append an edge's movements, which depend on the configurations at both of its ends."""
         self.fetch(e)
-        if e.producer.name in self.trains:
+        if self.training and e.producer.name in self.trains:
             self.return_gradient(e)
 
     # -- forward -----------------------------------------------------------------------------------

@@ -185,20 +185,19 @@ def best(network: Network, spec: NetworkSpec, ranks: int, batch: int, machine: M
         No candidate can run.
     """
     problem = task(network, spec, ranks, batch, machine, **options)
-    trains = (options.get("accounting", "schedule") == "schedule"
-              and options.get("training", True))
+    searches = options.get("accounting", "schedule") == "schedule"
     names = strategies_to_try(network, ranks, machine)
     pipelines = [name for name in names if entry_of(name).pipeline]
     named = priced(problem, [name for name in names if name not in pipelines])
     layered = []
-    if layers and ranks > 1 and trains:
+    if layers and ranks > 1 and searches:
         layered.append(plan_layerwise(problem).candidate)
-    if trains:
+    if searches:
         pipelines = _undecided(problem, pipelines, [*named, *layered])
     named += priced(problem, pipelines)
     named = [c for c in named if c.parts <= batch] or named
     candidates = in_order(accepted(named + layered))
-    return choice_first(with_variations(candidates)) if trains else candidates
+    return choice_first(with_variations(candidates)) if searches else candidates
 
 
 def _undecided(problem: PlanningTask, pipelines: list[str], known: list[Candidate]) -> list[str]:

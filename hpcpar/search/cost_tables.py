@@ -39,13 +39,15 @@ class TableMaker:
     plan : Plan
         Provides the options (number format, collectives, synchronization, ...) but not the
         configurations.
-    contention, gamma, networks
+    contention, gamma, networks, training
         As in `hpcpar.cost.price_family.price_steps`.
     """
 
     def __init__(self, network: Network, plan: Plan, machine: Machine, networks: NetworkModels,
-                 contention: float | None = None, gamma: float = 1.0) -> None:
+                 contention: float | None = None, gamma: float = 1.0,
+                 training: bool = True) -> None:
         self.network, self.machine, self.gamma = network, machine, gamma
+        self.training = training
         self.plan = replace(plan, overlap=Overlap.NONE, configs={}, machine=None)
         self.network_model = networks[contended(machine, contention)]
         # the choice of algorithms ignores a given contention
@@ -61,7 +63,8 @@ class TableMaker:
         return [self._of_unit(unit) for unit in units], [self._of_edge(link) for link in links]
 
     def _builder(self, configs: dict[str, Config]) -> Builder:
-        return Builder(self.network, replace(self.plan, configs=configs), self.choose)
+        return Builder(self.network, replace(self.plan, configs=configs), self.choose,
+                       self.training)
 
     # -- units -------------------------------------------------------------------------------------
     def _of_unit(self, unit: Unit) -> Table:
@@ -87,12 +90,12 @@ class TableMaker:
         batch = self.plan.samples_of_a_pass
         total = NO_MEMORY
         for layer in unit.layers:
-            total = total + layer_memory(self.network, b.plan, layer)
+            total = total + layer_memory(self.network, b.plan, layer, self.training)
         for producer, layer in zip(unit.layers, unit.layers[1:], strict=False):
             own = owned(self.network, producer, b.plan.configs[producer.name], batch)
             need = b.edges.needs(layer, batch)[0]
             e = Edge(producer, layer, 0, own, need, NOTHING, NOTHING, NOTHING, None)
-            total = total + edge_memory(self.network, b.plan, e)
+            total = total + edge_memory(self.network, b.plan, e, self.training)
         return total
 
     # -- edges -------------------------------------------------------------------------------------
@@ -107,7 +110,8 @@ class TableMaker:
             e = b.edges.edge(layer, link.which, self.plan.samples_of_a_pass)
             b.edge(e)
             shape = (np.size(rows.n), np.size(columns.n))
-            self._edges[key] = self._table(b, b.steps, shape, edge_memory(self.network, b.plan, e))
+            memory = edge_memory(self.network, b.plan, e, self.training)
+            self._edges[key] = self._table(b, b.steps, shape, memory)
         return self._edges[key]
 
     def _edge_traits(self, link: Link) -> tuple[Hashable, ...]:

@@ -25,7 +25,7 @@ def made_to_fit(chosen: Candidate) -> Candidate | None:
     """
     plan, fixed = chosen.plan, chosen.task.plan_options
     chosen.task.tell(f"making {chosen.strategy} fit in memory")
-    segments = () if plan.recompute else SEGMENTS
+    segments = SEGMENTS if chosen.task.training and not plan.recompute else ()
     doublings = 1 if "microbatches" in fixed else plan.batch.bit_length()
     numbers = [plan.microbatches << i for i in range(doublings)]
     numbers = [number for number in numbers if number <= max(numbers[0], MOST_MICROBATCHES)]

@@ -40,7 +40,7 @@ def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
     Raises
     ------
     InputError
-        The tables do not cover the accounting, or inference.
+        The tables do not cover the accounting.
     """
     _check(task)
     task.tell("layer by layer: cost tables")
@@ -53,16 +53,16 @@ def plan_layerwise(task: PlanningTask) -> LayerwisePlan:
 
 
 def _check(task: PlanningTask) -> None:
-    paper = task.options.get("accounting", "schedule") != "schedule"
-    if paper or not task.options.get("training", True):
-        raise InputError("strategy 'layerwise' plans only training, with --accounting schedule; "
-                         "leave out --accounting paper and --forward-only, or name a strategy")
+    if task.options.get("accounting", "schedule") != "schedule":
+        raise InputError("strategy 'layerwise' plans only with --accounting schedule; leave out "
+                         "--accounting paper, or name a strategy")
 
 
 def _search(task: PlanningTask) -> Search:
     return Search(task.network, task.spec, task.ranks, task.batch, task.machine,
                   contention=task.options.get("contention"), gamma=task.options.get("gamma", 1.0),
-                  most_parts=task.most_parts, networks=task.networks, **task.plan_options)
+                  most_parts=task.most_parts, networks=task.networks, training=task.training,
+                  **task.plan_options)
 
 
 def _fastest_with_hidden(task: PlanningTask, search: Search, result: SearchResult) -> Candidate:
@@ -98,7 +98,8 @@ def least_memory(task: PlanningTask) -> tuple[int, int | None]:
     """
     def least(ranks: int) -> int:
         search = Search(task.network, task.spec, ranks, task.batch, task.machine,
-                        most_parts=task.most_parts, networks=task.networks, **task.plan_options)
+                        most_parts=task.most_parts, networks=task.networks,
+                        training=task.training, **task.plan_options)
         return search.memory_bytes(search.smallest().plan)
 
     least_bytes = least(task.ranks)

@@ -92,7 +92,7 @@ class Search:
 
     Parameters
     ----------
-    contention, gamma, networks
+    contention, gamma, networks, training
         As in `hpcpar.cost.price_family.price_steps`.
     most_parts : int, optional
         Most parts into which a layer may cut the mini-batch.
@@ -103,12 +103,12 @@ class Search:
     def __init__(self, network: Network, spec: NetworkSpec, ranks: int, batch: int,
                  machine: Machine, *, contention: float | None = None, gamma: float = 1.0,
                  most_parts: int | None = None, networks: NetworkModels | None = None,
-                 **options: Any) -> None:
+                 training: bool = True, **options: Any) -> None:
         begin = time.perf_counter()
         self.network, self.machine = network, machine
         networks = NetworkModels() if networks is None else networks
         self.pricing: dict[str, Any] = {"contention": contention, "gamma": gamma,
-                                        "networks": networks}
+                                        "networks": networks, "training": training}
         self.plan = Plan(spec, ranks, batch, "layerwise", {}, machine=machine,
                          **options)
         self.table_maker = TableMaker(network, self.plan, machine, **self.pricing)

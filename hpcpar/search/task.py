@@ -55,6 +55,11 @@ class PlanningTask:
         return {k: v for k, v in self.options.items() if k in PLAN_OPTIONS and v is not None}
 
     @property
+    def training(self) -> bool:
+        """False for inference."""
+        return bool(self.options.get("training", True))
+
+    @property
     def opens_buckets(self) -> bool:
         """True if the search chooses the size of buckets."""
         return self.options.get("bucket_bytes", 0) is None

@@ -55,6 +55,8 @@ class Engine:
 
     Attributes
     ----------
+    forward_only : bool
+        Whether there is no training.
     schedule : Schedule
         The steps of an iteration: forward, backward, and the sums of gradients.
     rows : list of numpy.ndarray
@@ -68,12 +70,14 @@ class Engine:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, seed: int,
-                 kernels: str = "auto", device: str = "cpu") -> None:
+                 kernels: str = "auto", device: str = "cpu", forward_only: bool = False) -> None:
         require_ranks(world, plan)
-        world.agree(lambda: require(network, plan))
+        world.agree(lambda: require(network, plan, not forward_only))
+        self.forward_only = forward_only
         self.world, self.network, self.plan = world, network, plan
         forward: Schedule = world.agree(lambda: schedule_for(network, plan, training=False))
-        self.schedule: Schedule = world.agree(lambda: schedule_for(network, plan))
+        self.schedule: Schedule = forward if forward_only else world.agree(
+            lambda: schedule_for(network, plan))
         calibrated = plan.machine.convolutions if plan.machine else None
         of_all = kernels_of_all(world, kernels)
         products = GpuOptions(device=device).math_for(plan.precision)
@@ -81,8 +85,8 @@ class Engine:
             device, products, world.local_rank, of_all, calibrated)))
         self.tensors = DeviceTensors(self.communicator.backend)
         self._xp = self.communicator.backend.xp
-        self.executor = Executor(network, plan, self.schedule, self.communicator,
-                                 self.communicator.backend, seed, forward)
+        self.executor = Executor(network, plan, None if forward_only else self.schedule,
+                                 self.communicator, self.communicator.backend, seed, forward)
         self.executor.give_outputs_to(self)
         self.rows = [microbatch.rows for microbatch in self.executor.passes]
         needed = np.union1d(self.own_rows, self.executor.image_rows).astype(np.int64)

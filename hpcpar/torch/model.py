@@ -42,11 +42,13 @@ class ParallelModule(nn.Module):
     """
 
     def __init__(self, module: nn.Module, traced: TracedModule, plan: Plan, world: World,
-                 seed: int, kernels: str = "auto", device: str = "cpu") -> None:
+                 seed: int, kernels: str = "auto", device: str = "cpu",
+                 forward_only: bool = False) -> None:
         super().__init__()
         self.plan, self.rank, self.ranks = plan, world.rank, world.size
         self._traced, self._image = traced, traced.input
-        self._make_engine = partial(Engine, world, traced.network, plan, seed, kernels, device)
+        self._make_engine = partial(Engine, world, traced.network, plan, seed, kernels, device,
+                                    forward_only)
         #: Tensors that the schedule reads, by the module's names, in the module's order.
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
@@ -80,9 +82,10 @@ class ParallelModule(nn.Module):
                         if name not in self.tensor_places}
         #: Each parameter, its gradient, and whether this rank counts it in a norm.
         self.parts = [(own, gradient, counts) for name, _, gradient, counts in parts
-                      if isinstance(own := replaced[id(stored[name])], nn.Parameter)]
+                      if gradient is not None
+                      and isinstance(own := replaced[id(stored[name])], nn.Parameter)]
         self._tree = Tree(module, replaced)
-        root = self._tree.root
+        root = self._tree.root.eval() if self.engine.forward_only else self._tree.root
         self._modules, self._parameters, self._buffers = (
             root._modules, root._parameters, root._buffers)
         self.training = root.training
@@ -128,6 +131,9 @@ class ParallelModule(nn.Module):
 
     def train(self, mode: bool = True) -> ParallelModule:
         """As the user's module does it, which may keep some layers in evaluation mode."""
+        if mode and self.engine.forward_only:
+            raise InputError("the model was made with forward_only=True: to train, leave that out "
+                             "of hpcpar.torch.parallelize")
         self._tree.root.train(mode)
         self.training = mode
         return self
@@ -391,6 +397,9 @@ class ParallelModule(nn.Module):
     # -- records -----------------------------------------------------------------------------------
     def record(self, path: str) -> AbstractContextManager[Recording, None]:
         """A context that records its iterations, for ``hpcpar compare`` and ``hpcpar trace``."""
+        if self.engine.forward_only:
+            raise InputError("a record is of training iterations, and the model was made with "
+                             "forward_only=True: leave out one of them")
         return Recording(self.engine, path)
 
 

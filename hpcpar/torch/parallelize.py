@@ -31,7 +31,8 @@ OF_PARAMETERS = {torch.float32: "fp32", torch.float64: "fp64"}
 
 def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | Plan = "auto",
                 machine: MachineLike = "local", seed: int = 0, kernels: str = AUTO,
-                device: str = "cpu", **options: Any) -> ParallelModule:
+                device: str = "cpu", forward_only: bool = False,
+                **options: Any) -> ParallelModule:
     """A module whose training is split over the ranks of this job; all ranks call it together.
 
     Parameters
@@ -53,6 +54,9 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         The library of convolutions (as for ``hpcpar run --kernels``).
     device : {'cpu', 'gpu'}
         Where ranks compute. On GPUs, tensors are on this rank's card.
+    forward_only : bool
+        The model only evaluates, which needs no memory for activations of earlier layers, gradients
+        and optimizers; a strategy is planned for it.
     **options
         Options of `hpcpar.plan`, if `plan` is a strategy. ``precision="amp"`` trains a float32
         module in mixed precision.
@@ -73,7 +77,7 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         raise InputError(f"the module has parameters of {', '.join(map(str, kinds))}; make all of "
                          "them float32 or float64")
     chosen = ranks.first(lambda: plans.to_json(
-        _plan(trace, batch, plan, ranks, machine, OF_PARAMETERS[kind], options)))
+        _plan(trace, batch, plan, ranks, machine, OF_PARAMETERS[kind], options, forward_only)))
     split = plans.from_json(chosen, "the plan")
     if ranks.rank == 0:
         for note in *trace.network.notes, *GpuOptions(device=device).math_notes(split.precision):
@@ -81,7 +85,7 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         if names := [*hooked(module)]:
             say(f"note: hooks of {first_three(names)} ran while the module was traced, and are not "
                 "called again")
-    return ParallelModule(module, trace, split, ranks, seed, kernels, device)
+    return ParallelModule(module, trace, split, ranks, seed, kernels, device, forward_only)
 
 
 def _shape_of(given: Shape | int) -> Shape:
@@ -90,7 +94,7 @@ def _shape_of(given: Shape | int) -> Shape:
 
 
 def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, machine: MachineLike,
-          precision: str, options: dict[str, Any]) -> Plan:
+          precision: str, options: dict[str, Any], forward_only: bool) -> Plan:
     """The plan for the traced network."""
     network = trace.network
     asked = options.get("precision", precision)
@@ -100,7 +104,7 @@ def _plan(trace: TracedModule, batch: int, given: str | Plan, ranks: World, mach
                          "module.float() or .double()")
     if isinstance(given, str) and not os.path.exists(given):
         return find_plan(network, ranks.size, batch, machine, given,
-                         **options | {"precision": asked}).plan
+                         **options | {"precision": asked, "forward_only": forward_only}).plan
     if options:
         raise InputError(f"{', '.join(options)}: a finished plan takes no options; leave them out, "
                          "or name a strategy")

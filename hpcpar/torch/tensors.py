@@ -117,8 +117,10 @@ def held(p: Parameters, place: TensorPlace, flat: Array) -> Array:
 
 
 def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
-              to_torch: Callable[[Array], Tensor]) -> Iterator[tuple[str, Tensor, Tensor, bool]]:
-    """Name, value, gradient and whether it counts, for this rank's part of each weight and bias.
+              to_torch: Callable[[Array], Tensor]
+              ) -> Iterator[tuple[str, Tensor, Tensor | None, bool]]:
+    """Name, value, gradient (None without training) and whether it counts, for this rank's part of
+    each weight and bias.
 
     Value and gradient share the executor's memory. Among ranks with equal parts, only one counts.
     """
@@ -128,11 +130,12 @@ def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
             continue
         seen.add(place)
         p = executor.parameters[place.layer.name]
-        value, gradient = held(p, place, p.flat), held(p, place, p.grad)
+        value = to_torch(held(p, place, p.flat))
+        gradient = None if p.grad is None else to_torch(held(p, place, p.grad))
         first = p.layout.holds(executor.rank) and p.layout.replica(executor.rank) == 0
         k = p.layout.config.coordinate("k", executor.rank) if (
             first and place.what == "bias") else 0
-        yield name, to_torch(value), to_torch(gradient), bool(first and not k)
+        yield name, value, gradient, bool(first and not k)
 
 
 def own_statistics(executor: Executor, by_name: Mapping[str, TensorPlace],

@@ -7,6 +7,7 @@ late as the order of streams allows, so a hand-over that is missing shows as a w
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import threading
 from pathlib import Path
@@ -43,9 +44,10 @@ def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the GPU the default device of `parallelize`."""
     if cuda_cpu.missing():
         pytest.skip(cuda_cpu.missing())
-    *others, device = parallelize.__defaults__
-    assert device == "cpu"
-    monkeypatch.setattr(parallelize, "__defaults__", (*others, "gpu"))
+    defaults = {name: p.default for name, p in inspect.signature(parallelize).parameters.items()
+                if p.default is not p.empty}
+    assert defaults["device"] == "cpu"
+    monkeypatch.setattr(parallelize, "__defaults__", (*(defaults | {"device": "gpu"}).values(),))
 
 
 def test_the_executor_works_on_the_gpu(batch: tuple[Tensor, Tensor],

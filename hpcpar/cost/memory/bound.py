@@ -74,8 +74,7 @@ def _stage(network: Network, plan: Plan, out: Outline, layers: list[Layer],
         if e.consumer.name in names or e.producer.name in names:
             key = ("edge", e.key, _aliasing(network, e))
             if key not in known:
-                edge = edge_memory(network, plan, e)
-                known[key] = edge if training else replace(edge, gradients_bytes=0)
+                known[key] = edge_memory(network, plan, e, training)
             memory = memory + known[key]
             gradients.append((known[key].gradients_bytes, until[e.producer.name],
                               place[e.consumer.name]))

@@ -153,7 +153,7 @@ def layer_memory(network: Network, plan: Plan, layer: Layer, training: bool = Tr
     return replace(weights, activations_bytes=values, gradients_bytes=gradients, kept_bytes=kept)
 
 
-def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
+def edge_memory(network: Network, plan: Plan, e: Edge, training: bool = True) -> Memory:
     """The memory that the configurations at both ends of an edge determine.
 
     It is the consumer's input, and the producer's output if no other layer reads it.
@@ -161,7 +161,8 @@ def edge_memory(network: Network, plan: Plan, e: Edge) -> Memory:
     made = owned(network, e.consumer, plan.configs[e.consumer.name],
                  plan.samples_of_a_pass).largest_items
     shared = len(network.consumers[e.producer.name]) > 1
-    backward: Ints = gradients(network, e, made) if e.producer.name in network.trained else 0
+    returned = training and e.producer.name in network.trained
+    backward: Ints = gradients(network, e, made) if returned else 0
     return Memory(activations_bytes=values(e, made, shared) * plan.item_bytes,
                   gradients_bytes=backward * plan.item_bytes)
 

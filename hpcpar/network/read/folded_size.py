@@ -11,10 +11,13 @@ from hpcpar.network.read.operations import Constant, Node
 
 #: Operators whose result is at most as large as their inputs together.
 _SHRINKING = frozenset((
-    "Cast", "Concat", "Constant", "Floor", "Neg", "ReduceL2", "ReduceProd", "ReduceSum", "Reshape",
-    "Slice", "Sqrt", "Squeeze", "Shape", "Unsqueeze"))
+    "Abs", "Cast", "Ceil", "Concat", "Constant", "Exp", "Flatten", "Floor", "Log", "Neg", "Not",
+    "Reciprocal", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
+    "Reshape", "Round", "Sign", "Slice", "Sqrt", "Squeeze", "Shape", "Size", "Unsqueeze"))
 #: Operators that broadcast their inputs.
-_BROADCAST = frozenset(("Add", "Div", "Equal", "Mul", "Pow", "Sub", "Where"))
+_BROADCAST = frozenset((
+    "Add", "And", "Div", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Max", "Min",
+    "Mod", "Mul", "Or", "Pow", "Sub", "Where"))
 #: NumPy's arrays have at most this many axes.
 _MOST_AXES = 64
 

@@ -91,10 +91,11 @@ def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
     constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
     if constant.node is not None:
         return None
-    rank = len(imp.pixels_of(x)) + 1
-    dims = (1,) * (rank - len(constant.dims)) + constant.dims
+    # features may be images of one pixel in the source
+    ranks = {len(imp.pixels_of(x)) + 1, imp.dimensions + 1}
     count = math.prod(constant.dims)
-    if count != 1 and (count != x[0] or dims[len(dims) - rank] != x[0]):
+    if count != 1 and (count != x[0] or all(
+            constant.dims[-rank:][:len(constant.dims) - rank + 1][:1] != x[:1] for rank in ranks)):
         return None
     imp.weights(node, place)
     return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])

@@ -87,6 +87,12 @@ def softmax(imp: Importer, node: Node) -> str | TensorView | None:
     return _view(imp, node, made, along.values)
 
 
+def over_channels(imp: Importer, node: Node) -> bool:
+    """Whether a node works along the channels of a layer, or along its features."""
+    along = _axes(imp, node, (node.integer("axis", -1),))
+    return along is not None and along.letters == "c"
+
+
 def _of_stacked(imp: Importer, node: Node, axes: Sequence[int]) -> str | None:
     """The sum or mean of stacked tensors; None if the node reduces anything else."""
     view = imp.views.get(node.inputs[0])

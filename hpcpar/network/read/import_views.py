@@ -25,7 +25,7 @@ from hpcpar.network.layers import (
 from hpcpar.network.layers.base import shape_text
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import BATCH, Node
-from hpcpar.network.read.tensor_view import Index, TensorView
+from hpcpar.network.read.tensor_view import Index, TensorView, channels_last
 
 #: Converts an operator to a view.
 ViewConversion: TypeAlias = "Callable[[Importer, Node], TensorView]"
@@ -96,6 +96,8 @@ def _unsqueeze(imp: Importer, node: Node, index: Index) -> Index:
 
 def _transpose(imp: Importer, node: Node, index: Index) -> Index:
     order = node.integers("perm", range(index.ndim)[::-1])
+    if index.ndim == 2 < len(order) == imp.dimensions + 2:  # images of one pixel in the source
+        index = index.reshape(*index.shape, *(1,) * imp.dimensions)
     if not order or order[0] != 0 or sorted(order) != list(range(index.ndim)):
         raise node.error(f"the order {list(order)} of axes is not supported; keep samples first")
     return index.transpose(order)
@@ -231,6 +233,69 @@ def softmax_of_two(imp: Importer, node: Node) -> TensorView | None:
     return TensorView(name, given.index, node)
 
 
+def channels_behind(imp: Importer, node: Node, which: int = 0) -> TensorView | None:
+    """An input that has its channels last in the source, in an order that no layer has."""
+    apart = imp.unread(node, which)
+    last = apart and apart.last_axis(imp.graph.shapes[imp.layer(apart.tensor)])
+    return apart if last else None
+
+
+def channels_first(convert: Conversion) -> Conversion:
+    """Converter of an operator along axes that may read tensors with their channels last.
+
+    It converts the operator on layers with their channels first, with an attribute that has the
+    layer's axis of each of the source's axes, and returns a view of the result.
+    """
+    def convert_behind(imp: Importer, node: Node) -> str | TensorView:
+        rank, made = imp.dimensions + 2, f"{node.outputs[0]}@"
+        names = list(node.inputs)
+        for i, name in enumerate(node.inputs):
+            if name and name not in imp.constants:
+                apart, names[i] = imp.unread(node, i), f"{made}{i}"
+                if apart is None or apart.index.ndim != rank:
+                    return convert(imp, node)
+                imp.views[names[i]] = replace(apart, index=np.moveaxis(apart.index, -1, 1))
+                if imp.made(names[i]) is None:
+                    return convert(imp, node)
+        inside = replace(node, inputs=tuple(names), outputs=(made,), attributes={
+            **node.attributes, _AXES: (0, *range(2, rank), 1)})
+        given = convert(imp, inside)
+        if isinstance(given, TensorView):
+            return TensorView(given.tensor, np.moveaxis(given.index, 1, -1), node)
+        imp.layer_names[made], shape = given, imp.graph.shapes[given]
+        return TensorView(made, channels_last((shape[0], *imp.pixels_of(shape))), node)
+    return convert_behind
+
+
+#: Attribute of a node behind views: the layer's axis of each of the source's axes.
+_AXES = "axes of the layer"
+
+
+def end(imp: Importer, output: str) -> str:
+    """The tensor whose layer ends a network: the output, or the images behind it if its channels
+    are last and hpcpar computes the loss.
+    """
+    behind = None
+    if output in imp.views and not imp.loss.outside:
+        behind = channels_behind(imp, replace(imp.views[output].node, inputs=(output,)))
+    if behind is None:
+        return output
+    imp.remark(behind.node, "the output has its channels last in the source, and first here")
+    return behind.tensor
+
+
+def axis_in_layer(imp: Importer, node: Node, axis: int) -> int:
+    """An axis of a node, as an axis of the layer that it reads."""
+    axes = node.integers(_AXES)
+    return axes[axis] if axes else imp.axis(node, axis)
+
+
+def in_layer(node: Node, values: list[float]) -> list[float]:
+    """Values of a node's axes, in the order of the axes of the layer that it reads."""
+    order = node.integers(_AXES, range(len(values)))
+    return [values[order.index(axis)] for axis in range(len(values))]
+
+
 def identity(imp: Importer, node: Node) -> str | TensorView:
     """Identity."""
     return imp.views.get(node.inputs[0]) or imp.source(node)
@@ -294,7 +359,7 @@ def concat(imp: Importer, node: Node) -> str:
     axis = node.integer("axis")
     if len(node.inputs) == 1:
         return imp.source(node)
-    if imp.axis(node, axis) != 1:
+    if axis_in_layer(imp, node, axis) != 1:
         raise node.error(f"axis {axis} is not supported, only channels (1)")
     sources = [imp.source(node, i) for i in range(len(node.inputs))]
     if len(set(sources)) == len(sources):

@@ -29,7 +29,7 @@ from hpcpar.network.read.operations import (
     decimal,
     grouped,
 )
-from hpcpar.network.read.tensor_view import TensorView, layer_of
+from hpcpar.network.read.tensor_view import TensorView, channels_last, layer_of
 
 #: Size limit of computed constants that are larger than their inputs.
 MOST_VALUES = 1 << 20
@@ -80,6 +80,12 @@ class Importer:
         self._lost: set[str] = set()
         self._lost_constants: set[str] = set()
         self.views: dict[str, TensorView] = {}
+        if operations.channels_last:
+            image, shape = f"{operations.input}@", graph.shapes[graph.last]
+            node = Node("Input", operations.input, (), (operations.input,), {})
+            self.layer_names = {image: graph.last}
+            places = channels_last((shape[0], *self.pixels_of(shape)))
+            self.views[operations.input] = TensorView(image, places, node)
         self.later: dict[str, Node] = {}
         #: Views in an order that no layer can produce.
         self._apart: set[str] = set()
@@ -114,7 +120,7 @@ class Importer:
     def _convert(self, node: Node) -> None:
         """Convert a node to a layer, a view, a constant, or another name of a layer."""
         output = node.outputs[0]
-        if output in self.layer_names:  # a bias that `matmul` merged into its layer
+        if output in self.layer_names or output in self.views:  # a bias that `matmul` merged
             return
         constant = all(i in self.constants or not i for i in node.inputs)
         if self._is_lost_constant(node):
@@ -229,7 +235,7 @@ class Importer:
         if node.op == "Identity" and given:
             return given[0]
         if node.op == "Transpose" and given:
-            return _transposed(node, given[0])
+            return given[0].transposed(node.integers("perm", range(len(given[0].dims))[::-1]))
         origins = frozenset[str]().union(*(c.origins for c in given))
         try:
             assert node.compute is not None
@@ -276,8 +282,7 @@ class Importer:
 
     def axis(self, node: Node, axis: int) -> int:
         """An axis of the node's first input, counted from 0."""
-        rank = self.dimensions + 2 if self.is_image(node) else 2
-        return axis if axis >= 0 else axis + rank
+        return axis if axis >= 0 else axis + (self.dimensions + 2 if self.is_image(node) else 2)
 
     def constant(self, node: Node, which: int) -> Constant | None:
         """An input that must be a constant; None if it is omitted."""
@@ -391,9 +396,3 @@ class Importer:
             mixed = not (all(frozen) or self.loss.outside)  # there, the user's optimizer decides
             self._trained[node.outputs[0]] = "otherwise" if mixed else "frozen"
         return self.add(Whole, node, sources, suffix="", **options)
-
-
-def _transposed(node: Node, constant: Constant) -> Constant:
-    order = node.integers("perm", range(len(constant.dims))[::-1])
-    return Constant(tuple(constant.dims[i] for i in order),
-                    lambda: np.transpose(constant.read(), order), constant.origins, constant.remark)

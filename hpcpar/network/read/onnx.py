@@ -19,12 +19,24 @@ from hpcpar.io.files import require_regular
 from hpcpar.io.read_limit import bounded
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import Shape, shape_text
+from hpcpar.network.read.import_views import ELEMENTWISE
 from hpcpar.network.read.onnx_ops import build
-from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.read.operations import (
+    Array,
+    Attribute,
+    Constant,
+    Node,
+    Operations,
+    first_three,
+)
 
 if TYPE_CHECKING:
     from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto
 
+#: ONNX's types of bytes and other whole numbers.
+_WHOLE_NUMBERS = range(2, 8)
+#: Operators whose outputs have their channels where their inputs have them.
+_KEEPING_AXES = ELEMENTWISE | {"Cast", "Concat", "Identity", "Pad", "Slice"}
 #: Prefix of weights that PyTorch's exporters computed.
 FOLDED = "onnx::Conv"
 
@@ -55,6 +67,8 @@ def load(path: str, shape: Shape | None = None) -> Network:
 def _sample_shape(file: Operations, given: Shape | None) -> Shape:
     """The given sample shape, or the one in the file."""
     sample = file.input_dims[1:]
+    if file.channels_last:
+        sample = (*sample[-1:], *sample[:-1])
     if len(sample) not in (2, 3, 4):
         raise InputError(f"{file.source}: the input '{file.input}' has {len(file.input_dims)} "
                          "axes; export images N x C x W, N x C x H x W or N x C x D x H x W")
@@ -75,8 +89,7 @@ def read(path: str) -> Operations:
     Raises
     ------
     InputError
-        The package onnx or the file is missing, or the file is damaged or has several inputs or
-        outputs.
+        The package onnx or the file is missing, or the file is damaged or has several inputs.
     """
     model = _model(path)
     graph = model.graph
@@ -85,8 +98,7 @@ def read(path: str) -> Operations:
         raise InputError(f"'{path}' is damaged: a tensor's name is not text; export it again")
     constants = {tensor.name: _constant(tensor, path, model.producer_name)
                  for tensor in graph.initializer}
-    image = _only(path, "input", [value for value in graph.input if value.name not in constants])
-    output = _only(path, "output", graph.output)
+    image = _input(path, [value for value in graph.input if value.name not in constants])
     opsets = {opset.domain: opset.version for opset in model.opset_import}
     made, nodes = {"", image.name, *constants}, []
     for i, node in enumerate(_inlined(graph.node)):
@@ -94,7 +106,45 @@ def read(path: str) -> Operations:
         made.update(node.output)
         nodes.append(_node(node, i, opsets))
     dims = tuple(d.dim_value or None for d in image.type.tensor_type.shape.dim)
-    return Operations(f"'{path}'", tuple(nodes), constants, image.name, dims, (output.name,))
+    last = _channels_last(nodes, constants, image.name, dims)
+    outputs = tuple(output.name for output in graph.output)
+    if not outputs:
+        raise InputError(f"'{path}' has no output; export it again")
+    return Operations(f"'{path}'", tuple(nodes), constants, image.name, dims, outputs[:1],
+                      channels_last=last, notes=tuple(_notes(image, last, outputs)))
+
+
+def _notes(image: ValueInfoProto, last: bool, outputs: Sequence[str]) -> Iterator[str]:
+    """Differences between the network and the file."""
+    if last:
+        yield (f"the input '{image.name}' has its channels last in the file; here they are first, "
+               "in --input and in the data")
+    if image.type.tensor_type.elem_type in _WHOLE_NUMBERS:
+        yield (f"the file takes whole numbers as '{image.name}' and scales them itself: give "
+               "images that are not scaled (0 to 255)")
+    if len(outputs) > 1:
+        yield (f"the network ends in '{outputs[0]}', the file's first output; layers that only "
+               f"{first_three(outputs[1:])} needs are left out")
+
+
+def _channels_last(nodes: Sequence[Node], constants: Mapping[str, Constant], image: str,
+                   dims: Sequence[int | None]) -> bool:
+    """Whether the input has its channels last: operators that keep its axes lead to a transpose
+    that moves the last one to the channels' place, to a product with the channels, or to features,
+    where fewer channels than rows are last.
+    """
+    reached, rank = {image}, len(dims)
+    for node in nodes:
+        if node.inputs and node.inputs[0] in reached:
+            if node.op == "Transpose":
+                return node.integers("perm") == (0, rank - 1, *range(1, rank - 1))
+            if node.op == "MatMul" and node.inputs[1] in constants:
+                return rank > 3 and constants[node.inputs[1]].dims[:1] == dims[-1:]
+            if node.op in ("Flatten", "Reshape"):
+                return rank > 3 and (dims[-1] or 5) <= 4 < (dims[1] or 0)
+            if node.op in _KEEPING_AXES:
+                reached.update(node.outputs)
+    return False
 
 
 def _model(path: str) -> ModelProto:
@@ -114,11 +164,11 @@ def _model(path: str) -> ModelProto:
         raise InputError(f"'{path}' is not an ONNX file") from err
 
 
-def _only(path: str, what: str, values: Sequence[ValueInfoProto]) -> ValueInfoProto:
-    """The only input or output."""
+def _input(path: str, values: Sequence[ValueInfoProto]) -> ValueInfoProto:
+    """The only input that is not stored."""
     if len(values) != 1:
         names = ", ".join(value.name for value in values)
-        raise InputError(f"'{path}' has {len(values)} {what}s ({names}); export a network with one")
+        raise InputError(f"'{path}' has {len(values)} inputs ({names}); export a network with one")
     return values[0]
 
 
@@ -152,6 +202,8 @@ def _node(node: NodeProto, number: int, opsets: Mapping[str, int]) -> Node:
 
     attributes = {a.name: _plain(helper.get_attribute_value(a)) for a in node.attribute}
     op = node.op_type if node.domain in ("", "ai.onnx") else f"{node.domain}.{node.op_type}"
+    if op in ("Softmax", "LogSoftmax") and opsets.get("", 13) < 13:
+        attributes = {"axis": 1} | attributes
     name = node.name or f"{node.op_type.lower()}{number}"
     folded = any("FuseBatchNorm" in prop.value for prop in getattr(node, "metadata_props", ()))
     return Node(op, name, tuple(node.input), tuple(node.output), attributes,

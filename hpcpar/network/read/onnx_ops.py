@@ -29,20 +29,26 @@ from hpcpar.network.read.operations import (
 )
 from hpcpar.network.read.patterns import merged
 from hpcpar.network.read.traced_calls import TracedCalls
-from hpcpar.network.read.whole_parts import WHOLE, whole_layer, with_parts
+from hpcpar.network.read.whole_parts import (
+    MOST_FLOPS,
+    WHOLE,
+    require_apart,
+    whole_layer,
+    with_parts,
+)
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
     "AdaptiveMaxPool": windows.adaptive,
     "Add": pointwise.add,
     "AddScaled": pointwise.add_scaled,
-    "AveragePool": windows.pool,
+    "AveragePool": windows.of_rows(windows.pool),
     "BatchNormalization": pointwise.batch_norm,
     "Cast": formulas.cast,
     "Clip": pointwise.clip,
-    "Concat": views.concat,
-    "Conv": windows.convolution,
-    "ConvTranspose": windows.transposed,
+    "Concat": views.channels_first(views.concat),
+    "Conv": windows.of_rows(windows.convolution),
+    "ConvTranspose": windows.of_rows(windows.transposed),
     "DepthToSpace": views.depth_to_space,
     "Div": pointwise.divide,
     "Dropout": pointwise.dropout,
@@ -64,20 +70,20 @@ OPERATORS: dict[str, Conversion] = {
     "LogSoftmax": products.softmax,
     "MatMul": products.matmul,
     "Max": formulas.folded("maximum"),
-    "MaxPool": windows.pool,
+    "MaxPool": windows.of_rows(windows.pool),
     "Min": formulas.folded("minimum"),
     "Mish": pointwise.plain(layers.Mish),
     "Mul": pointwise.multiply,
     "Neg": pointwise.negate,
     "PRelu": pointwise.prelu,
-    "Pad": windows.pad,
+    "Pad": views.channels_first(windows.pad),
     "Pow": pointwise.power,
     **dict.fromkeys(("ReduceFirst", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceStd",
                      "ReduceSum", "ReduceVar"), reductions.reduction),
     "Relu": pointwise.plain(layers.ReLU),
     "Repeat": views.repeat,
     "Reshape": views.reshape,
-    "Resize": windows.resize,
+    "Resize": views.channels_first(windows.resize),
     "Selu": pointwise.elu,
     "Sigmoid": pointwise.plain(layers.Sigmoid),
     "Silu": pointwise.plain(layers.SiLU),
@@ -128,7 +134,10 @@ def build(operations: Operations, name: str, shape: Shape,
     reasons: dict[str, NodeError] = {}
     while True:
         try:
-            return _build(operations, name, shape, loss, trace)
+            network = _build(operations, name, shape, loss, trace)
+            if trace is not None:
+                require_apart(operations, trace, network)
+            return network
         except NodeErrors as err:
             if trace is None:
                 raise
@@ -145,7 +154,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     ends = []
     for output in operations.outputs:
         try:
-            ends.append(importer.layer(output))
+            ends.append(importer.layer(views.end(importer, output)))
         except NodeError as err:
             raise NodeErrors(operations.source, [err]) from err
         except KeyError as err:
@@ -159,7 +168,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     try:
         importer.graph.keep(ends)
         origins = joined(importer.graph, ends, importer.origins)
-        notes = (*importer.notes(), *_frozen(importer.graph, loss),
+        notes = (*operations.notes, *importer.notes(), *_frozen(importer.graph, loss),
                  *_unused(operations, importer), *_whole(importer.graph))
         importer.graph.add(loss, "loss", after=ends, **pixels)
         return replace(importer.graph.build(), notes=notes, origins=origins)
@@ -179,11 +188,15 @@ def _whole(graph: Graph) -> Iterator[str]:
     """A note on parts that PyTorch computes."""
     flops = {layer.name: layer.forward_flops(graph.shapes[layer.inputs[0]])
              for layer in graph.layers if layer.inputs}
-    wholes = [layer.name for layer in graph.layers if isinstance(layer, layers.Whole)]
+    wholes = {layer.name: layer for layer in graph.layers if isinstance(layer, layers.Whole)}
+    large = [name for name, layer in wholes.items() if layer.sample_flops > MOST_FLOPS]
     if wholes:
         share = sum(flops[name] for name in wholes) / max(1.0, sum(flops.values()))
-        yield (f"no layers describe {first_three(wholes)} ({share:.0%} of the flops): PyTorch "
+        yield (f"no layers describe {first_three([*wholes])} ({share:.0%} of the flops): PyTorch "
                "computes them on whole samples, so that only samples are cut there")
+    if large:
+        yield (f"{first_three(large)} is too large to try here: nothing has shown that it computes "
+               "samples apart from each other; read the network with smaller inputs to see it")
 
 
 def _unused(operations: Operations, importer: Importer) -> Iterator[str]:

@@ -81,6 +81,11 @@ class Constant:
             remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
         return Constant(value.shape, lambda: value, origins, remark, bool(origins))
 
+    def transposed(self, order: Sequence[int]) -> Constant:
+        """The same values with the axes in another order."""
+        return Constant(tuple(self.dims[i] for i in order),
+                        lambda: np.transpose(self.read(), order), self.origins, self.remark)
+
 
 @dataclass(frozen=True)
 class Node:
@@ -173,6 +178,10 @@ class Operations:
     exact_sharing : bool
         Whether one tensor in two layers always means shared weights; exporters also merge equal
         vectors.
+    channels_last : bool
+        Whether the input has its channels last, where the network's has them first.
+    notes : tuple of str
+        Differences between the network and its source.
     """
 
     source: str
@@ -183,6 +192,8 @@ class Operations:
     outputs: tuple[str, ...]
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     exact_sharing: bool = False
+    channels_last: bool = False
+    notes: tuple[str, ...] = ()
 
     def live(self) -> tuple[Node, ...]:
         """The nodes on which the outputs depend, in order."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
@@ -35,6 +36,11 @@ class ProgramText:
     text: str
     weights: tuple[str, ...]
     tensors: list[torch.Tensor] = field(default_factory=list)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the weights, else float32."""
+        return next((t.dtype for t in self.tensors), torch.float32)
 
 
 def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], samples: int,
@@ -149,57 +155,70 @@ def _argument(value: Any, names: Mapping[str, str], samples: int, of: str) -> ob
 
 # -- measures --------------------------------------------------------------------------------------
 def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
-    """The fields of a `Whole` layer, from runs on two random samples.
+    """The fields of a `Whole` layer.
 
     Raises
     ------
     InputError
-        The part mixes samples, or PyTorch cannot run it.
+        PyTorch cannot run the part on other numbers of samples than the trace.
     """
-    ready = AtenProgram(program.text)
-    dtype = next((t.dtype for t in program.tensors), torch.float32)
-    weights = [t.detach().cpu() for t in program.tensors]
+    try:
+        shape, kept_bytes, flops = _costs(program)
+    except Exception as err:  # whatever PyTorch raises
+        raise InputError(f"PyTorch cannot run it on other numbers of samples ({one_line(err)})"
+                         ) from err
+    if shape != (1, *output):
+        raise InputError(f"a sample alone has an output {shape}, not {(1, *output)}")
+    return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
+            "kept_items": -(-kept_bytes // program.dtype.itemsize),
+            "tensors": tuple((tuple(t.shape), float(t.detach().double().mean()),
+                              float(t.detach().double().std(correction=0)))
+                             for t in program.tensors)}
+
+
+def treats_apart(program: ProgramText) -> bool:
+    """Whether the outputs of two random samples are those of each alone.
+
+    Raises
+    ------
+    InputError
+        PyTorch cannot run the part.
+    """
+    ready, weights = AtenProgram(program.text), [t.detach().cpu() for t in program.tensors]
     draw = torch.Generator().manual_seed(0)
-    pairs = [torch.randn(2, *shape, generator=draw, dtype=dtype) for shape in ready.inputs]
+    pairs = [torch.randn(2, *shape, generator=draw, dtype=program.dtype) for shape in ready.inputs]
     try:
         with torch.no_grad():
             both = ready(pairs, weights)
             apart = torch.cat([ready([pair[i:i + 1] for pair in pairs], weights)
                                for i in range(2)])
-        kept_bytes, flops = _costs(ready, [pair[:1] for pair in pairs], weights)
     except Exception as err:  # whatever PyTorch raises
-        raise InputError(f"PyTorch cannot run it on other numbers of samples ({one_line(err)})"
-                         ) from err
-    if both.shape != (2, *output) or not _close(both, apart):
-        raise InputError("its result for a sample depends on the other samples of the batch, so "
-                         "samples cannot be cut; normalize each sample by itself")
-    return {"program": program.text, "output": image_of(output), "sample_flops": float(flops),
-            "kept_items": -(-kept_bytes // dtype.itemsize),
-            "tensors": tuple((tuple(t.shape), float(t.double().mean()),
-                              float(t.double().std(correction=0))) for t in weights)}
+        raise InputError(f"PyTorch cannot run it ({one_line(err)})") from err
+    largest = apart.abs().nan_to_num(0.0, 0.0, 0.0).max()
+    return both.shape == apart.shape and torch.allclose(
+        both, apart, 0.0, ROUNDING * float(largest), equal_nan=True)
 
 
-def _close(a: torch.Tensor, b: torch.Tensor) -> bool:
-    largest = b.abs().nan_to_num(0.0, 0.0, 0.0).max()
-    return torch.allclose(a, b, 0.0, ROUNDING * float(largest), equal_nan=True)
-
-
-def _costs(ready: AtenProgram, sample: Sequence[torch.Tensor],
-           weights: Sequence[torch.Tensor]) -> tuple[int, int]:
-    """Bytes that autograd keeps for a sample besides inputs and weights, and flops."""
-    xs = [x.clone().requires_grad_() for x in sample]
-    ws = [w.clone().requires_grad_() for w in weights]
-    given = {t.untyped_storage().data_ptr() for t in (*xs, *ws)}
-    kept: dict[int, int] = {}
+def _costs(program: ProgramText) -> tuple[tuple[int, ...], int, int]:
+    """Shape of a sample's output, bytes that autograd keeps for it besides inputs and weights, and
+    flops; without computing.
+    """
+    ready = AtenProgram(program.text)
+    kept: dict[int, torch.UntypedStorage] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        if storage.data_ptr() not in given:
-            kept[storage.data_ptr()] = storage.nbytes()
+        kept[storage._cdata] = storage
         return tensor
 
-    with (torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
-          FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):
-        output = ready(xs, ws)
-    del output
-    return sum(kept.values()), counter.get_total_flops()
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        xs, ws = ([torch.empty(shape, dtype=kind, requires_grad=True) for shape, kind in given]
+                  for given in ([((1, *shape), program.dtype) for shape in ready.inputs],
+                                [(t.shape, t.dtype) for t in program.tensors]))
+        with (torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+              FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):
+            output = ready(xs, ws)
+    for given in (*xs, *ws):
+        kept.pop(given.untyped_storage()._cdata, None)
+    return (tuple(output.shape), sum(storage.nbytes() for storage in kept.values()),
+            counter.get_total_flops())

@@ -110,6 +110,8 @@ def _selected(imp: LayerMaker, node: Node, base: str, index: Index, target: Shap
     if lines.shape[1] > 1 and len(target) in (3, 4) and not (lines != lines[:, :1]).any():
         features = base if len(shape) == 1 else imp.add(Flatten, node, [base])
         return imp.add(Expand, node, [_picked(imp, node, features, lines[:, 0])], size=target[1:])
+    if len(shape) > len(target) == 1:
+        return _picked(imp, node, imp.add(Flatten, node, [base], ".flat"), index)
     if len(shape) != len(target):
         return None
     if math.prod(target[1:]) > pixels:

@@ -13,6 +13,9 @@ from hpcpar.network.read.torch_call import Tensor
 if TYPE_CHECKING:
     import torch
 
+    from hpcpar.network.read.operations import Node
+    from hpcpar.network.read.program_of import ProgramText
+
 
 @dataclass(frozen=True)
 class Called:
@@ -37,8 +40,10 @@ class TracedCalls:
     samples: int
     input: str
     input_shape: Shape
-    #: Fields of `Whole` layers by their programs and weights, which take runs to find.
+    #: Fields of `Whole` layers by their programs and weights, which take time to find.
     measured: dict[Hashable, Mapping[str, Option]] = field(default_factory=dict)
+    #: The node and program of each `Whole` layer.
+    parts: dict[str, tuple[Node, ProgramText]] = field(default_factory=dict)
 
     def shape(self, name: str) -> Shape:
         """Shape of a sample of a tensor."""

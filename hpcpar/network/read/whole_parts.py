@@ -7,12 +7,16 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from hpcpar.errors import InputError
+from hpcpar.network.graph import Network
+from hpcpar.network.layers import Whole
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
 from hpcpar.network.read.traced_calls import TracedCalls, read_by
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
+#: Flops of a sample above which a part is not run while a network is read.
+MOST_FLOPS = 1e11
 
 
 @dataclass(frozen=True)
@@ -181,4 +185,33 @@ def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
         raise node.error(str(err)) from err
     sources = [importer.source(node, which) for which in range(len(node.inputs))]
     frozen = [not tensor.requires_grad for tensor in program.tensors]
-    return importer.add_whole(node, sources, program.weights, frozen, **trace.measured[key])
+    made = importer.add_whole(node, sources, program.weights, frozen, **trace.measured[key])
+    trace.parts[made] = node, program
+    return made
+
+
+def require_apart(operations: Operations, trace: TracedCalls, network: Network) -> None:
+    """Check on two random samples that the parts of a network treat them apart, unless they are
+    long (`MOST_FLOPS`).
+
+    Raises
+    ------
+    NodeErrors
+        A part mixes samples.
+    """
+    from hpcpar.network.read.program_of import treats_apart
+
+    known: dict[object, bool] = {}
+    for layer in network.layers:
+        if not isinstance(layer, Whole) or layer.sample_flops > MOST_FLOPS:
+            continue
+        node, program = trace.parts[layer.name]
+        key = program.text, program.weights
+        try:
+            if key not in known:
+                known[key] = treats_apart(program)
+            if not known[key]:
+                raise InputError("its result for a sample depends on the other samples of the "
+                                 "batch, so samples cannot be cut; normalize each by itself")
+        except InputError as err:
+            raise NodeErrors(operations.source, [node.error(str(err))]) from err

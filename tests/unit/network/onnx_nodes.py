@@ -16,11 +16,12 @@ HEAD: Spec = [("Flatten", "h", "f"), ("Gemm", ("f", "w"), "y")]
 
 
 def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
-          weights: dict[str, Any] | None = None, outputs: Any = ("y",), producer: str = "") -> str:
+          weights: dict[str, Any] | None = None, outputs: Any = ("y",), producer: str = "",
+          opset: int | None = None, kind: int = onnx.TensorProto.FLOAT) -> str:
     """An ONNX file of nodes (operator, inputs, outputs, attributes) and weights.
 
     A weight is given by its shape or its values; attributes may hold the ``name`` and the ``note``
-    of the node's metadata.
+    of the node's metadata. `kind` is the type of the input's numbers.
     """
     made = []
     for name, value in (weights or {}).items():
@@ -28,18 +29,21 @@ def write(path: Path, nodes: Spec, dims: Any = ("n", 3, 8, 8),
         made.append(onnx.numpy_helper.from_array(array, name))
     graph = helper.make_graph(
         [_node(*each) for each in nodes], "graph",
-        [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, dims)],
+        [helper.make_tensor_value_info("x", kind, dims)],
         [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs],
         made,
     )
-    onnx.save(helper.make_model(graph, producer_name=producer), path)
+    opsets = None if opset is None else [helper.make_opsetid("", opset)]
+    onnx.save(helper.make_model(graph, producer_name=producer, opset_imports=opsets), path)
     return str(path)
 
 
 def _node(op: str, inputs: Any, outputs: Any, attributes: Any = None) -> Any:
     given = {"name": f"the_{op}", **(attributes or {})}
     note = given.pop("note", "")
-    node = helper.make_node(op, list(inputs), list(outputs), **given)
+    names = [[tensors] if isinstance(tensors, str) else list(tensors)
+             for tensors in (inputs, outputs)]
+    node = helper.make_node(op, *names, **given)
     if note:
         node.metadata_props.add(key="pkg.onnxscript.rewriter.rule_name", value=note)
     return node

@@ -68,3 +68,16 @@ def test_the_rest_is_one_layer_among_others(name: str) -> None:
 def test_layers_without_a_formula_stay_as_they_are() -> None:
     assert Add in map(type, from_torch(module("type_as"), SHAPE).layers)
     assert Pointwise not in map(type, from_torch(module("gated activation"), SHAPE).layers)
+
+
+def test_transposed_convolutions_of_signals_equal_pytorch() -> None:
+    """The layers enlarge images of one row."""
+    from torch import nn
+
+    plain = nn.Sequential(
+        nn.ConvTranspose1d(3, 6, 4, stride=2, padding=1, groups=3), nn.BatchNorm1d(6), nn.ReLU(),
+        nn.ConvTranspose1d(6, 2, 3, stride=2, padding=1, output_padding=1, dilation=2),
+        nn.Flatten(), nn.Linear(2 * 38, 5)).double()
+    truth = truth_of(plain, (3, 9), 3)
+    assert Whole not in map(type, truth.network.layers)
+    assert check_truth(lambda: truth, 0, Communicator(world(), backend("cpu"))) == []

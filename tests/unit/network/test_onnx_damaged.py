@@ -49,9 +49,9 @@ def test_a_node_that_does_not_fit_is_named(tmp_path: Path, node: Any, message: s
 
 
 @pytest.mark.parametrize(("nodes", "message"), [
-    ([("Relu", "b", "a"), ("Relu", "a", "b"), ("Add", "xa", "h"), *HEAD],
+    ([("Relu", "b", "a"), ("Relu", "a", "b"), ("Add", ("x", "a"), "h"), *HEAD],
      "reads 'b' before any node computes it"),
-    ([("Relu", "x", ""), *HEAD], "it has no output"),
+    ([("Relu", "x", ()), *HEAD], "it has no output"),
 ])
 def test_nodes_out_of_order_are_refused(tmp_path: Path, nodes: Spec, message: str) -> None:
     assert message in refusal(write(tmp_path / "bad.onnx", nodes, weights=WEIGHTS))

@@ -272,7 +272,8 @@ def test_signals_and_predictions_for_every_pixel(tmp_path: Path) -> None:
     (("Gemm", ("x", "w", "two"), "h"), "adds 2 to 4 features; give each its own bias"),
     (("Unsqueeze", ("x", "axis"), "h"),
      "axes [0] are not supported, only axes after the sample axis"),
-    (("ConvTranspose", ("x", "t"), "h", {"pads": [0, 0, 1, 1]}), "the same at both ends"),
+    (("ConvTranspose", ("x", "t"), "h", {"auto_pad": "SAME_UPPER", "strides": [5, 5]}),
+     "pads [-1, -1, -1, -1] with output_padding [0, 0] add pixels that no input reaches; use a"),
     (("ConvTranspose", ("x", "k"), "h"), "has weights for 3 channels, but its input has 4"),
     (("ReduceMax", "x", "h"), "reduces over samples; keep them apart"),
 ])
