@@ -1,7 +1,7 @@
 """Networks of public zoos: how many are imported, lowered and, with --execute, equal PyTorch.
 
-Run in an environment of its own, with torch and the packages of `bench.zoo_packages.VERSIONS` beside
-this package's requirements: ``python bench/zoo.py [--execute] [--zoo timm] [--aside]``.
+Run in an environment of its own, with torch and the packages of `bench.zoo_packages.VERSIONS`
+beside this package's requirements: ``python bench/zoo.py [--execute] [--zoo timm] [--aside]``.
 `bench/zoo_list.py` and `bench/zoo_packages.py` draw the list. Each network is built and tried in a
 process of its own. Prints the count of each zoo, and the reasons of refusals. A network counts as
 one of attention where it is refused and multiplies two computed matrices. `--fresh SEED` draws
