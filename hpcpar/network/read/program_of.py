@@ -177,7 +177,7 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
 
 
 def treats_apart(program: ProgramText) -> bool:
-    """Whether the outputs of two random samples are those of each alone.
+    """Whether two random samples together give the same outputs as each sample alone.
 
     Raises
     ------
