@@ -1,11 +1,11 @@
 """Networks of public zoos: how many are imported, lowered and, with --execute, equal PyTorch.
 
-Run in an environment of its own, with torch, torchvision, timm, monai, segmentation-models-pytorch,
-dynamic-network-architectures and pytorchcv beside this package's requirements:
-``python bench/zoo.py [--execute] [--zoo timm] [--aside]``. `bench/zoo_list.py` draws the list. Each
-network is built and tried in a process of its own. Prints the count of each zoo, and the reasons of
-refusals. A network counts as one of attention where it is refused and multiplies two computed
-matrices. `--fresh SEED` draws networks that the list does not have.
+Run in an environment of its own, with torch and the packages of `bench.zoo_packages.VERSIONS`
+beside this package's requirements: ``python bench/zoo.py [--execute] [--zoo timm] [--aside]``.
+`bench/zoo_list.py` and `bench/zoo_packages.py` draw the list. Each network is built and tried in a
+process of its own. Prints the count of each zoo, and the reasons of refusals. A network counts as
+one of attention where it is refused and multiplies two computed matrices. `--fresh SEED` draws
+networks that the list does not have.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 
 from bench.random_networks import Step, Truth, truth_of  # noqa: E402
-from bench.zoo_list import ZOOS, Candidate, fresh  # noqa: E402
+from bench.zoo_list import ZOOS as FIRST  # noqa: E402
+from bench.zoo_list import Candidate, fresh  # noqa: E402
+from bench.zoo_packages import PACKAGES  # noqa: E402
 from hpcpar.comm.communicator import Communicator  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
@@ -46,6 +48,7 @@ from hpcpar.schedule.lower import lower  # noqa: E402
 from hpcpar.schedule.steps import Comm  # noqa: E402
 from tests.collectives import BY_KIND  # noqa: E402
 
+ZOOS = FIRST | PACKAGES
 #: Memory of a network's process.
 MEMORY_BYTES = 12 << 30
 #: Functions that only fill new weights.
@@ -58,7 +61,8 @@ class Unfilled(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         first = args[0] if args else None
-        large = isinstance(first, torch.Tensor) and first.numel() > 4096
+        large = (isinstance(first, torch.Tensor) and first.is_floating_point()
+                 and first.numel() > 4096)
         if large and getattr(func, "__name__", "") in FILLS:
             return first
         return func(*args, **(kwargs or {}))
@@ -249,7 +253,8 @@ def main() -> None:
     args = parser.parse_args()
     warnings.simplefilter("ignore")
     part, parts = map(int, args.part.split("/"))
-    listed = [c for zoo in args.zoo.split(",") for c in ZOOS[zoo]() if c.aside == args.aside]
+    listed = [c for zoo in args.zoo.split(",") for c in ZOOS[zoo]()
+              if c.aside == args.aside]
     candidates = [c for c in (listed if args.fresh is None else fresh(args.fresh))
                   if re.search(args.only, f"{c.zoo}/{c.name}")][part::parts]
     if args.list:

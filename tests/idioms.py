@@ -112,6 +112,26 @@ def _as_channels(x: Tensor, rows: int, columns: int) -> Tensor:
     return apart.reshape(n, -1, h // rows, w // columns)
 
 
+def _some_channels(x: Tensor) -> Tensor:
+    y = x.clone()
+    y[:, :2] = 0.0
+    return y
+
+
+def _into_zeros(x: Tensor) -> Tensor:
+    y = torch.zeros_like(x)
+    y[:, 1:3, 2:] = 2 * x[:, 1:3, 2:]
+    y[:, :, 0] += x[:, :, 1]
+    return y
+
+
+def _scaled_in_place(x: Tensor) -> Tensor:
+    y = torch.sin(x)
+    y[:, :2].mul_(3.0)
+    y += 1
+    return y.mul_(2.0) * x
+
+
 def _numbers(*dims: int) -> Tensor:
     """Distinct numbers around 1."""
     return 0.5 + torch.arange(math.prod(dims), dtype=torch.float32).reshape(dims) / math.prod(dims)
@@ -170,6 +190,7 @@ IDIOMS: dict[str, Callable[[], Between]] = {
         b=_numbers(WIDTH)),
     "cubic kernel": lambda: Between(_cubic),
     "detach": lambda: Between(lambda x: x * x.detach()),
+    "data": lambda: Between(lambda x: x.data * x),
     "straight-through rounding": lambda: Between(_straight_through),
     "type_as": lambda: Between(lambda a, b: a.type_as(b) + b.to(a.dtype), 2),
     "positional embedding": lambda: Between(lambda x, p: x + p, p=_numbers(1, WIDTH, *SHAPE[1:])),
@@ -267,6 +288,9 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
     "spatial transformer": lambda: Between(lambda x: f.grid_sample(x, f.affine_grid(
         torch.eye(2, 3, dtype=x.dtype).expand(len(x), 2, 3) * 0.9, list(x.shape), False),
         align_corners=False)),
+    "channels set to zero in place": lambda: Between(_some_channels),
+    "boxes written into zeros": lambda: Between(_into_zeros),
+    "channels scaled in place": lambda: Between(_scaled_in_place),
     "patches": lambda: Between(lambda x: f.unfold(x, 3, padding=1).view(
         -1, 9 * WIDTH, *SHAPE[1:])),
     "gram matrix": lambda: Between(lambda x: torch.bmm(

@@ -61,6 +61,10 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
                 names[name] = f"%w{len(weights)}"
                 weights.append(name)
                 continue
+            if tensor.is_complex() and stored[name].requires_grad:
+                raise InputError(f"the parameter '{name}' is complex, and would not be trained; "
+                                 "keep it as real numbers and call torch.view_as_complex in "
+                                 "forward")
             names[name] = f"%c{len(constants)}"
             array = tensor.numpy()
             bytes_ += array.nbytes
@@ -86,9 +90,11 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
 
 
 def _is_random(operator: str) -> bool:
-    _, name, overload = operator.split(".") if operator != "getitem" else ("", "", "")
-    return bool(name) and torch.Tag.nondeterministic_seeded in getattr(
-        getattr(_aten, name), overload).tags
+    if operator == "getitem":
+        return False
+    packet = getattr(_aten, operator.split(".")[1])  # bernoulli_.float has no bernoulli.float
+    return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
+               for overload in packet.overloads())
 
 
 def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],
@@ -161,7 +167,7 @@ def _dtype(program: ProgramText) -> torch.dtype:
 
 
 def treats_apart(program: ProgramText) -> bool:
-    """Whether two random samples have the same outputs together as each has alone.
+    """Whether two random samples together give the same outputs as each sample alone.
 
     Raises
     ------

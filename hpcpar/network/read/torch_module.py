@@ -15,6 +15,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.endings import Output
+from hpcpar.network.read.in_place import TracedTensors, dims, sample_shape
 from hpcpar.network.read.onnx_ops import build_with_outputs
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
@@ -106,6 +107,7 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, objec
         torch = importlib.import_module("torch")
         export = importlib.import_module("torch.export").export
         fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
+        mode = importlib.import_module("hpcpar.network.read.data_as_detach").DataAsDetach
     except ImportError as err:
         raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
     for part_name, part in module.named_modules():
@@ -121,34 +123,30 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, objec
     for part in module.modules():  # train() may keep some in evaluation mode
         part.training = True
     try:
-        with warnings.catch_warnings():  # about attributes that the export assigns for a while
+        with mode(), warnings.catch_warnings():  # of attributes that the export assigns
             warnings.simplefilter("ignore")
             program = export(module, (images,), strict=False)
     except Exception as err:  # tracing runs the user's code
         raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
                          f"({one_line(err)})") from err
     finally:
-        for part, mode in modes:
-            part.training = mode
+        for part, before in modes:
+            part.training = before
     reader = _Reader(program, module, name)
     operations = reader.read()
     trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape)
     return operations, trace, program.call_spec.out_spec
 
 
-class _Reader:
+class _Reader(TracedTensors):
     """Translates an exported program."""
 
     def __init__(self, program: ExportedProgram, module: Module, name: str) -> None:
-        self.program, self.module, self.name = program, module, name
+        super().__init__(name)
+        self.program, self.module = program, module
         self.constants: dict[str, Constant] = {}
-        self.shapes: dict[str, Shape] = {}
-        self.nodes: list[Node] = []
-        self.calls: dict[str, Called] = {}
         #: The module's parameters and buffers by the names of their tensors.
         self.values: dict[str, TorchTensor] = {}
-        #: Name of the tensor with a node's current value, which in-place operators change.
-        self.tensors: dict[FxNode, str] = {}
         self.input = ""
         signature = program.graph_signature
         self._stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
@@ -186,7 +184,7 @@ class _Reader:
         self.tensors[fx] = fqn or fx.name
         if fqn is None:
             self.input = fx.name
-            self.shapes[fx.name] = _sample(fx)
+            self.shapes[fx.name] = sample_shape(fx)
             return
         stored = self.program.state_dict
         tensor = stored[fqn] if fqn in stored else self.program.constants[fqn]
@@ -201,11 +199,17 @@ class _Reader:
     def _call(self, fx: FxNode) -> None:
         """One operator."""
         self.tensors[fx] = fx.name
-        self.shapes[fx.name] = _sample(fx)
+        self.shapes[fx.name] = sample_shape(fx)
         if fx.target is operator.getitem:
             self._item(fx)
             return
+        if not hasattr(fx.target, "_schema"):  # Python's, on numbers
+            raise InputError(f"module '{self.name}': '{fx.name}' computes with a size that depends "
+                             "on values, as of x[mask]; use torch.where, or a fixed size")
         call, inputs, in_place = self._arguments(fx)
+        if call.name == "copy" and in_place:
+            self.copy(fx)
+            return
         self._note(fx, str(fx.target), call.values)
         if call.name in PARTS:
             self.tensors[fx] = inputs[0]
@@ -220,7 +224,7 @@ class _Reader:
             self.constants |= call.literals
             self._append(fx, *words)
         if in_place:
-            self._replace(fx)
+            self.replace(fx)
 
     def _note(self, fx: FxNode, target: str, values: Mapping[str, object]) -> None:
         """Keep a call, of the operator that returns a new tensor, as PyTorch made it."""
@@ -233,13 +237,16 @@ class _Reader:
         real = bool(getattr(fx.meta.get("val"), "is_floating_point", bool)())
         name, _, overload = target.rpartition(".")
         self.calls[fx.name] = Called(f"{name.removesuffix('_')}.{overload}" if name else target,
-                                     values, _shape(fx), real)
+                                     values, dims(fx), real)
 
     def _item(self, fx: FxNode) -> None:
         """One of several tensors that an operator returns."""
         source, which = cast("tuple[FxNode, int]", tuple(fx.args))
         call, _, _ = self._arguments(source)
         self._note(fx, "getitem", {"self": Tensor(source.name), "which": which})
+        if call.name not in PARTS and source.name in self.constants:  # as meshgrid's
+            self.constants[fx.name] = replace(self.constants[source.name], dims=dims(fx))
+            return
         if call.name not in PARTS:
             self._append(fx, "Identity" if which == 0 else "second output of an operator",
                          (self.tensors[source],), {})
@@ -268,8 +275,8 @@ class _Reader:
                        for item in (value if isinstance(value, list) else [value])
                        if isinstance(item, Tensor))
         first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
-        call = Call(name.removesuffix("_"), fx.name, given, _sample(fx),
-                    _sample(cast("FxNode", first)))
+        call = Call(name.removesuffix("_"), fx.name, given, sample_shape(fx),
+                    sample_shape(cast("FxNode", first)))
         return call, inputs, name.endswith("_")
 
     def _named(self, value: object) -> object:
@@ -293,19 +300,19 @@ class _Reader:
         first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
         if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous") or (
                 first.frozen and call.name in ("detach", "lift_fresh_copy")):
-            return replace(first, dims=_shape(fx), read=lambda: first.read().reshape(_shape(fx)))
-        if call.name == "bernoulli" and _shape(fx) == (SAMPLES, *(1,) * (len(_shape(fx)) - 1)):
-            return Constant(_shape(fx), _unread, drops=1 - call.number("p"), kept=1.0)
+            return replace(first, dims=dims(fx), read=lambda: first.read().reshape(dims(fx)))
+        if call.name == "bernoulli" and dims(fx) == (SAMPLES, *(1,) * (len(dims(fx)) - 1)):
+            return Constant(dims(fx), _unread, drops=1 - call.number("p"), kept=1.0)
         if call.name == "div" and first.kept:
             return replace(first, kept=first.kept / call.number("other"))
         if call.name == "floor":
             share = self._share(cast("FxNode", fx.args[0]))
             if share is not None:
-                return Constant(_shape(fx), _unread, drops=1 - share, kept=1.0)
+                return Constant(dims(fx), _unread, drops=1 - share, kept=1.0)
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
                                            if name in self.constants))
         remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(_shape(fx), _unread, origins, remark, computed=True,
+        return Constant(dims(fx), _unread, origins, remark, computed=True,
                         node=self._operator(fx, call) if origins else None)
 
     def _operator(self, fx: FxNode, call: Call) -> Node | None:
@@ -323,16 +330,6 @@ class _Reader:
         others = [value for value in sum_.args if hasattr(value, "target")]
         uniform = [value for value in others if "rand." in str(cast("FxNode", value).target)]
         return float(numbers[0]) if len(numbers) == 1 and uniform else None
-
-    def _replace(self, fx: FxNode) -> None:
-        """Gives the argument of an in-place operator its new value."""
-        changed = cast("FxNode", fx.args[0])
-        views = [user for user in changed.users if user is not fx and _is_view(user)]
-        base = cast("FxNode", changed.args[0]) if _is_view(changed) else None
-        if views or (base is not None and len(base.users) > 1):
-            raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
-                             "has other views; use the operator that returns a new tensor")
-        self.tensors[changed] = fx.name
 
 
 def pytree_leaves(value: object) -> Iterator[object]:
@@ -352,19 +349,3 @@ def _same(value: object, default: object) -> bool:
 
 def _unread() -> Array:
     raise ValueError("computed in the module")
-
-
-def _is_view(fx: FxNode) -> bool:
-    return str(fx.target).removeprefix("aten.").partition(".")[0] in RESHAPES
-
-
-def _shape(fx: FxNode) -> Shape:
-    """Shape of a node's first value."""
-    value = fx.meta.get("val")
-    value = value[0] if isinstance(value, list | tuple) else value
-    return tuple(getattr(value, "shape", ()))
-
-
-def _sample(fx: FxNode) -> Shape:
-    """Sample shape of a node's first value."""
-    return _shape(fx)[1:]

@@ -104,6 +104,25 @@ def test_in_place_changes_are_read() -> None:
                                                            (relu.name, net.layers[3].name)]
 
 
+def changed_under_a_view(x: Any) -> Any:
+    y = torch.sin(x)
+    before = y[:, :2]
+    y[:, 0] = x[:, 1]
+    return torch.cat([before, y], 1)
+
+
+class ComplexFilter(nn.Module):
+    """A filter of frequencies, as neural operators have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.filter = nn.ParameterList([torch.ones(1, dtype=torch.cfloat)])
+
+    def forward(self, x: Any) -> Any:
+        return torch.fft.irfft2(torch.fft.rfft2(self.conv(x)) * self.filter[0], s=x.shape[2:])
+
+
 def frozen() -> nn.Module:
     module = Small()
     module.fc.weight.requires_grad_(False)
@@ -194,8 +213,11 @@ def test_what_no_layer_describes_is_a_part(module: Any) -> None:
      "random numbers; only dropout and attention's dropout do so for each sample"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
-    (lambda: Written(lambda x: functional.relu_(x.flatten(1)) + x.flatten(1)),
-     "changes a tensor in place that has other views"),
+    (lambda: Written(changed_under_a_view), "changes a tensor in place that has other views"),
+    (lambda: Written(lambda x: x + x[:, torch.arange(x.shape[1]) % 2 == 0].sum(1, True)),
+     "computes with a size that depends on values"),
+    (ComplexFilter, "the parameter 'filter.0' is complex, and would not be trained; keep it as "
+     "real numbers and call torch.view_as_complex in forward"),
 ])
 def test_unsupported_modules_are_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:

@@ -1,0 +1,116 @@
+"""Operators in place of an exported program, as operators that return new tensors."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
+
+from hpcpar.errors import InputError
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.operations import Node
+from hpcpar.network.read.torch_call import Tensor
+from hpcpar.network.read.torch_ops import RESHAPES
+from hpcpar.network.read.traced_calls import Called
+
+if TYPE_CHECKING:
+    from torch.fx import Node as FxNode
+
+
+class TracedTensors:
+    """The tensors of a program; operators in place give some of them new values.
+
+    Attributes
+    ----------
+    tensors : dict
+        Name of the tensor with a node's current value.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tensors: dict[FxNode, str] = {}
+        self.shapes: dict[str, Shape] = {}
+        self.nodes: list[Node] = []
+        self.calls: dict[str, Called] = {}
+
+    def copy(self, fx: FxNode) -> None:
+        """A tensor copied over another, as in ``y[:, 0] = x``."""
+        to, source = (cast("FxNode", value) for value in fx.args[:2])
+        if to.meta["val"].dtype != source.meta["val"].dtype:
+            raise InputError(f"module '{self.name}': '{fx.name}' copies numbers of one type into a "
+                             "tensor of another type; convert the source with .to(...) first")
+        value = Tensor(self.tensors[source])
+        self.calls[fx.name] = Called("aten.expand.default", {"self": value, "size": [*dims(fx)]},
+                                     dims(fx), fx.meta["val"].is_floating_point())
+        self.nodes.append(Node("expand", fx.name, (value,), (fx.name,), {}))
+        self.replace(fx)
+
+    def replace(self, fx: FxNode) -> None:
+        """Gives the argument of an in-place operator, and what it is a part of, new values."""
+        changed = cast("FxNode", fx.args[0])
+        self.tensors[changed] = fx.name
+        known = {fx, changed}
+        whole, value = changed, fx.name
+        while _shares_memory(whole):
+            part, whole = whole, cast("FxNode", whole.args[0])
+            known.add(whole)
+            if any(r.alias_info.is_write for r in part.target._schema.returns):
+                self.tensors[whole] = value  # the result of another operator in place
+                continue
+            value = self._scattered(fx, part, whole, value)
+            self.tensors[whole] = value
+        views = [view for view in _sharing(whole) if view < fx and view not in known]
+        if any(user > fx for view in views for user in view.users):
+            raise InputError(f"module '{self.name}': '{fx.name}' changes a tensor in place that "
+                             "has other views; use the operator that returns a new tensor")
+
+    def _scattered(self, fx: FxNode, part: FxNode, whole: FxNode, value: str) -> str:
+        """The tensor `whole` with new values of a view of it."""
+        schema = part.target._schema
+        view = schema.name.rpartition("::")[2]
+        words = {a.name: a.default_value for a in schema.arguments if a.name != "self"}
+        words |= dict(zip(words, part.args[1:], strict=False)) | dict(part.kwargs)
+        name = f"{fx.name}_{view}_{whole.name}"
+        old = Tensor(self.tensors[whole])
+        if view in ("slice", "select"):
+            values = {"self": old, "src": Tensor(value), **words}
+            operator_ = f"aten.{view}_scatter.default"
+            values = {k: v for k, v in values.items() if v is not None}
+            inputs = old, Tensor(value)
+        elif view in RESHAPES:
+            values = {"self": Tensor(value), "shape": list(dims(whole))}
+            operator_, inputs = "aten.reshape.default", (Tensor(value), Tensor(value))
+        else:
+            raise InputError(f"module '{self.name}': '{fx.name}' changes a part of a tensor in "
+                             f"place ({view}); use the operator that returns a new tensor")
+        self.calls[name] = Called(operator_, values, dims(whole),
+                                  whole.meta["val"].is_floating_point())
+        self.shapes[name] = sample_shape(whole)
+        self.nodes.append(Node(f"{view}_scatter", name, tuple(dict.fromkeys(inputs)), (name,), {}))
+        return name
+
+
+def _shares_memory(fx: FxNode) -> bool:
+    """Whether a node returns (a view of) its first argument."""
+    schema = getattr(fx.target, "_schema", None)
+    return schema is not None and any(r.alias_info is not None for r in schema.returns)
+
+
+def _sharing(fx: FxNode) -> Iterator[FxNode]:
+    """A node and all views of its result."""
+    yield fx
+    for user in fx.users:
+        if user.args[:1] == (fx,) and (_shares_memory(user) or user.target is operator.getitem):
+            yield from _sharing(user)
+
+
+def dims(fx: FxNode) -> Shape:
+    """Shape of a node's first value."""
+    value = fx.meta.get("val")
+    value = value[0] if isinstance(value, list | tuple) else value
+    return tuple(getattr(value, "shape", ()))
+
+
+def sample_shape(fx: FxNode) -> Shape:
+    """Sample shape of a node's first value."""
+    return dims(fx)[1:]
