@@ -41,8 +41,16 @@ def image_degrees(network: Network, parts: int, images: Sequence[Layer] = ()) ->
 
     Rows come first, because their halos are contiguous; if an image layer has too few rows, columns
     are cut too. If nothing fits, the first axis takes all parts.
+
+    Raises
+    ------
+    InputError
+        The network has no layers on images.
     """
     images = images or sections(network)[0]
+    if not images:
+        raise InputError(f"network '{network.name}' has no layers on images to cut; use a strategy "
+                         "that cuts samples or channels, as data or filter")
     extents = np.array([network.shapes[layer.name][1:] for layer in images]).min(axis=0)
     axes = "dhw"[3 - len(extents):]
     degrees = _factor(parts, extents.tolist()) or [parts] + [1] * (len(extents) - 1)

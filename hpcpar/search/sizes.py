@@ -40,8 +40,8 @@ class SizeCase:
 
     @property
     def cuts(self) -> bool:
-        """True if the choice cuts more than the samples."""
-        return self.best.strategy != SIMPLEST
+        """True if the choice cuts images in some layer."""
+        return any(c.d * c.h * c.w > 1 for c in self.best.plan.configs.values())
 
     @property
     def gain(self) -> Ratio:

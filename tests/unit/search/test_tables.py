@@ -161,15 +161,16 @@ def check(found: Search, seed: int = 0, **priced: Any) -> None:
 
 def apart_bytes(net: Network, plan: Plan, found: Search, priced: dict[str, Any]) -> int:
     """Bytes of all arrays of a plan, each in a place of its own."""
-    out = outline(net, plan, chooser(NetworkModel(found.machine), plan))
+    training = priced.get("training", True)
+    out = outline(net, plan, chooser(NetworkModel(found.machine), plan), training=training)
     network_model = NetworkModel(contended(found.machine, priced.get("contention")))
     moved = {}
     for step in out.steps:
         if isinstance(step, Comm):
             t = traffic(step, network_model, plan.ranks)
             moved[step.key] = t.through_bytes
-    parts = [layer_memory(net, plan, layer) for layer in net.layers]
-    parts += [edge_memory(net, plan, e) for layer in net.layers if layer.inputs
+    parts = [layer_memory(net, plan, layer, training) for layer in net.layers]
+    parts += [edge_memory(net, plan, e, training) for layer in net.layers if layer.inputs
               for e in out.edges.into(layer, plan.samples_of_a_pass)]
     network_model = sum(wire_bytes(step, moved[step.key]) for step in out.steps
                 if isinstance(step, Comm))
@@ -204,6 +205,12 @@ def test_tables_follow_measured_movements() -> None:
                   for kind in ("halo", "redistribute"))
     spec = NetworkSpec("lenet5", found.network.image_shape, found.network.classes)
     check(whole(found.network, spec, 4, 16, replace(found.machine, collectives=known)), seed=4)
+
+
+@pytest.mark.parametrize(("name", "ranks", "batch"), [
+    ("residual", 6, 12), ("inception", 8, 8), ("gates", 4, 1), ("lenet5", 3, 5)])
+def test_tables_of_inference(name: str, ranks: int, batch: int) -> None:
+    check(search(name, ranks, batch, "p100x4x4", training=False), training=False)
 
 
 def test_tables_follow_micro_batches() -> None:
