@@ -45,6 +45,7 @@ from hpcpar.network.layers import MeanSquaredError, Outputs  # noqa: E402
 from hpcpar.network.read.torch_module import traced  # noqa: E402
 from hpcpar.plan.plan import NetworkSpec, make_plan  # noqa: E402
 from hpcpar.schedule.lower import lower  # noqa: E402
+from hpcpar.schedule.runnable import require_own_training  # noqa: E402
 from hpcpar.schedule.steps import Comm  # noqa: E402
 from tests.collectives import BY_KIND  # noqa: E402
 
@@ -141,7 +142,9 @@ def truth(candidate: Candidate) -> Truth:
         for p in module.parameters():
             if p.dim() <= 1 or p.numel() == max(p.shape):
                 p.add_(0.1 * torch.randn_like(p))
-    return truth_of(module, candidate.small, 2, MeanSquaredError)
+    network = from_torch(module, candidate.small, MeanSquaredError)
+    require_own_training(network)
+    return truth_of(module, candidate.small, 2, MeanSquaredError, network)
 
 
 def try_execute(candidate: Candidate) -> dict[str, object]:

@@ -6,7 +6,7 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -22,6 +22,9 @@ _aten = torch.ops.aten
 #: Attention on CPUs, which PyTorch's counter does not know.
 _COUNTED = {_aten._scaled_dot_product_flash_attention_for_cpu:
             lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
+#: Drop path's operators.
+BERNOULLI = "aten.bernoulli.float", "aten.bernoulli.p"
+DIVISIONS = "aten.div.Tensor", "aten.div.Scalar"
 #: Most bytes of a part's buffers, which are stored with the network.
 MOST_BYTES = 1 << 24
 #: Largest relative difference between a sample alone and in a batch, in the module's type.
@@ -53,6 +56,8 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
     constants: list[tuple[str, Shape, str]] = []
     bytes_: int = 0
     drops: list[int] = []
+    #: Random 0s and 1s, one for each sample, with the share of 1s.
+    kept_of: dict[str, float] = {}
     lines: list[tuple[str, Mapping[str, object]]] = []
     for name in reached(calls, inputs, output):
         if name in stored:
@@ -73,6 +78,14 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
             continue
         call = calls[name]
         values = dict(call.values)
+        if _is_path(call, samples):
+            kept_of[name] = float(cast(float, values["p"]))
+            continue
+        if path := next(iter(kept_of.keys() & read_by(call)), ""):
+            lines += _dropped_path(call, kept_of.pop(path), len(lines))
+            drops.append(1)
+            names[name] = f"%t{len(lines) - 1}"
+            continue
         if values.get("running_mean") and values.get("training", values.get("use_input_stats")):
             raise InputError("it keeps running statistics, which a layer of its own would not")
         if _is_random(call.operator):
@@ -95,6 +108,30 @@ def _is_random(operator: str) -> bool:
     packet = getattr(_aten, operator.split(".")[1])  # bernoulli_.float has no bernoulli.float
     return any(torch.Tag.nondeterministic_seeded in getattr(packet, overload).tags
                for overload in packet.overloads())
+
+
+def _is_path(call: Called, samples: int) -> bool:
+    """Whether a call draws 0 or 1 for each sample, as drop path does first."""
+    return call.operator in BERNOULLI and call.shape == (samples, *(1,) * (len(call.shape) - 1))
+
+
+def _dropped_path(call: Called, kept: float, number: int) -> list[tuple[str, dict[str, object]]]:
+    """Drop path's division of random 0s and 1s by the share of 1s, as a dropout of ones; `number`
+    is the place in the program.
+
+    Raises
+    ------
+    InputError
+        The call is another one, whose result also is random in evaluation.
+    """
+    by = call.values.get("other")
+    if call.operator not in DIVISIONS or not isinstance(by, float) or not math.isclose(by, kept):
+        raise InputError("it draws a random number for each sample and does not divide it by the "
+                         "share that is kept, as drop path does")
+    ones = {"size": [{"samples": 1}, *call.shape[1:]], "fill_value": 1.0,
+            "dtype": {"constant": "float32"}, "device": {"device": ""}}
+    return [("aten.full.default", ones), (DROPOUT, {"input": f"%t{number}", "p": 1 - kept,
+                                                    "train": True, "axis": 0})]
 
 
 def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],

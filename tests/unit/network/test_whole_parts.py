@@ -78,3 +78,59 @@ def test_large_buffers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(program_of, "MOST_BYTES", 79)
     with pytest.raises(InputError, match="its buffers have 0 MiB; at most 0 MiB are stored"):
         from_torch(Table(5), (4,), MeanSquaredError)
+
+
+class Path(nn.Module):
+    """Drop path, with or without the division by the share that is kept."""
+
+    def __init__(self, divides: bool) -> None:
+        super().__init__()
+        self.divides = divides
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if not self.training:
+            return x
+        factors = x.new_empty(len(x), *(1,) * (x.ndim - 1)).bernoulli_(0.75)
+        return x * (factors.div_(0.75) if self.divides else factors)
+
+
+class Block(nn.Module):
+    """Attention on a path that is dropped for some samples."""
+
+    def __init__(self, divides: bool = True) -> None:
+        super().__init__()
+        self.qkv, self.path, self.last = nn.Linear(3, 9), Path(divides), nn.Linear(3, 2)
+
+    def mixed(self, x: torch.Tensor) -> torch.Tensor:
+        query, key, value = self.qkv(x).chunk(3, 2)
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.flatten(2).transpose(1, 2)
+        return self.last((x + self.path(self.mixed(x))).mean(1))
+
+
+def test_drop_path_inside_of_a_part_is_a_dropout_of_samples() -> None:
+    torch.manual_seed(0)
+    block = Block()
+    (layer,) = [layer for layer in from_torch(block, (3, 4, 5), MeanSquaredError).layers
+                if isinstance(layer, Whole)]
+    program, images = AtenProgram(layer.program), torch.randn(4, 3, 4, 5)
+    weights = [block.qkv.weight, block.qkv.bias]
+    factors = torch.tensor([0.0, 4 / 3, 4 / 3, 0.0])[:, None, None]
+    seen = []
+
+    def drop(ones: torch.Tensor, axis: int, rate: float, number: int) -> torch.Tensor:
+        seen.append((tuple(ones.shape), axis, rate, number))
+        return factors
+
+    x = images.flatten(2).transpose(1, 2)
+    for given, factor in ((drop, factors), (None, 1.0)):
+        torch.testing.assert_close(program([images], weights, given),
+                                   (x + factor * block.mixed(x)).mean(1))
+    assert seen == [((4, 1, 1), 0, 0.25, 0)] and program.drops == (1, 1)
+
+
+def test_other_random_factors_inside_of_a_part_are_refused() -> None:
+    with pytest.raises(InputError, match="does not divide it by the share that is kept"):
+        from_torch(Block(divides=False), (3, 4, 5), MeanSquaredError)
