@@ -105,12 +105,12 @@ def try_import(candidate: Candidate) -> dict[str, object]:
     shape = candidate.shape or own_shape(module)
     try:
         network = from_torch(module, shape, MeanSquaredError)
-    except InputError as err:
-        if "tensors in training" in str(err):
-            network = traced(module, shape, Outputs).network  # for hpcpar.torch
-        elif is_attention(module, shape):
-            return {"result": "attention", "why": str(err)}
-        else:
+    except InputError:
+        try:  # for hpcpar.torch, where outputs may be several, of any shape
+            network = traced(module, shape, Outputs).network
+        except InputError as err:
+            if is_attention(module, shape):
+                return {"result": "attention", "why": str(err)}
             raise
     spec = NetworkSpec.of(network)
     assert spec.build() == network
