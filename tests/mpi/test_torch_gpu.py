@@ -30,6 +30,7 @@ from tests.mpi.few_ranks import few_ranks
 from tests.mpi.test_lightning import *  # noqa: F403
 from tests.mpi.test_torch import *  # noqa: F403
 from tests.mpi.test_torch import parallel, plain
+from tests.mpi.test_torch_forward_only import *  # noqa: F403
 from tests.mpi.test_torch_honest import *  # noqa: F403
 from tests.mpi.test_torch_mixed import *  # noqa: F403
 from tests.mpi.test_torch_pieces import *  # noqa: F403
@@ -45,7 +46,7 @@ def on_a_pretended_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     if cuda_cpu.missing():
         pytest.skip(cuda_cpu.missing())
     defaults = {name: p.default for name, p in inspect.signature(parallelize).parameters.items()
-                if p.default is not p.empty}
+                if p.default is not p.empty and p.kind is p.POSITIONAL_OR_KEYWORD}
     assert defaults["device"] == "cpu"
     monkeypatch.setattr(parallelize, "__defaults__", (*(defaults | {"device": "gpu"}).values(),))
 
