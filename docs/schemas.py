@@ -66,6 +66,16 @@ def layers(definitions: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [*({"$ref": f"#/$defs/{name}"} for name in own), outside]}
 
 
+def without_empty_defaults(schema: Any) -> Any:
+    """The schema without defaults of no entries, which not every version of msgspec writes."""
+    if isinstance(schema, list):
+        return [*map(without_empty_defaults, schema)]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: without_empty_defaults(value) for key, value in schema.items()
+            if not (key == "default" and value in ([], {}))}
+
+
 def schemas() -> dict[str, str]:
     """The text of every schema, by its name; a definition is one line."""
     out = {}
@@ -88,7 +98,7 @@ def schemas() -> dict[str, str]:
             part.setdefault("additionalProperties", part["title"] in OPEN)
             summary = part.get("description", "").partition("\n\n")[0]
             part["description"] = " ".join(summary.split())
-        lines = ",\n".join(f"  {json.dumps(each)}: {json.dumps(part)}"
+        lines = ",\n".join(f"  {json.dumps(each)}: {json.dumps(without_empty_defaults(part))}"
                            for each, part in parts.items())
         out[name] = (f'{{\n "$schema": "https://json-schema.org/draft/2020-12/schema",\n'
                      f' "$ref": "#/$defs/{kind.__name__}",\n "$defs": {{\n{lines}\n }}\n}}\n')
