@@ -92,9 +92,14 @@ seed = partial(whole, 0, MOST_SEED)
 
 def several_ranks(value: object) -> list[int]:
     """Numbers of ranks, from a number, an iterable, or comma-separated text."""
+    return _several(ranks, value)
+
+
+def _several(check: Callable[[object], int], value: object) -> list[int]:
+    """Checked numbers, from a number, an iterable, or comma-separated text."""
     if isinstance(value, str) or not isinstance(value, Iterable):
         value = str(value).split(",")
-    found = [ranks(str(part).strip()) for part in value]
+    found = [check(str(part).strip()) for part in value]
     if not found:
         raise ValueRefused("no number is given; give at least one")
     return found
@@ -102,9 +107,7 @@ def several_ranks(value: object) -> list[int]:
 
 def widths(value: object) -> list[int]:
     """Widths of images in ascending order, from a number, an iterable or comma-separated text."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
-        value = str(value).split(",")
-    return sorted({positive(str(part).strip()) for part in value})
+    return sorted({*_several(positive, value)})
 
 
 def names(value: str | Iterable[str]) -> list[str]:

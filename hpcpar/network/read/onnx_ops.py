@@ -30,13 +30,7 @@ from hpcpar.network.read.operations import (
 )
 from hpcpar.network.read.patterns import merged
 from hpcpar.network.read.traced_calls import TracedCalls
-from hpcpar.network.read.whole_parts import (
-    MOST_FLOPS,
-    WHOLE,
-    require_apart,
-    whole_layer,
-    with_parts,
-)
+from hpcpar.network.read.whole_parts import WHOLE, require_apart, whole_layer, with_parts
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
@@ -197,15 +191,11 @@ def _whole(graph: Graph) -> Iterator[str]:
     """A note on parts that PyTorch computes."""
     flops = {layer.name: layer.forward_flops(graph.shapes[layer.inputs[0]])
              for layer in graph.layers if layer.inputs}
-    wholes = {layer.name: layer for layer in graph.layers if isinstance(layer, layers.Whole)}
-    large = [name for name, layer in wholes.items() if layer.sample_flops > MOST_FLOPS]
+    wholes = [layer.name for layer in graph.layers if isinstance(layer, layers.Whole)]
     if wholes:
         share = sum(flops[name] for name in wholes) / max(1.0, sum(flops.values()))
-        yield (f"no layers describe {first_three([*wholes])} ({share:.0%} of the flops): PyTorch "
+        yield (f"no layers describe {first_three(wholes)} ({share:.0%} of the flops): PyTorch "
                "computes them on whole samples, so that only samples are cut there")
-    if large:
-        yield (f"{first_three(large)} is too large to try here: nothing has shown that it computes "
-               "samples apart from each other; read the network with smaller inputs to see it")
 
 
 def _unused(operations: Operations, importer: Importer) -> Iterator[str]:

@@ -79,7 +79,7 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
         call = calls[name]
         values = dict(call.values)
         if _is_path(call, samples):
-            kept_of[name] = float(cast(float, values["p"]))
+            kept_of[name] = float(cast(float, values.get("p", 0.5)))
             continue
         if path := next(iter(kept_of.keys() & read_by(call)), ""):
             lines += _dropped_path(call, kept_of.pop(path), len(lines))

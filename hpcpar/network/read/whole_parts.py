@@ -17,8 +17,6 @@ from hpcpar.network.read.traced_calls import TracedCalls, read_by
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
-#: Flops of a sample above which a part is not run while a network is read.
-MOST_FLOPS = 1e11
 
 
 @dataclass(frozen=True)
@@ -202,8 +200,7 @@ def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
 
 
 def require_apart(operations: Operations, trace: TracedCalls, network: Network) -> None:
-    """Check on two random samples that the parts of a network treat them apart, unless they are
-    long (`MOST_FLOPS`).
+    """Check on two random samples that the parts of a network treat them apart.
 
     Raises
     ------
@@ -214,7 +211,7 @@ def require_apart(operations: Operations, trace: TracedCalls, network: Network) 
 
     known: dict[object, bool] = {}
     for layer in network.layers:
-        if not isinstance(layer, Whole) or layer.sample_flops > MOST_FLOPS:
+        if not isinstance(layer, Whole):
             continue
         node, program = trace.parts[layer.name]
         key = program.text, program.weights
