@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
@@ -129,7 +130,7 @@ class Pair:
                 optimizer.zero_grad()
         state = self.model.state_dict()
         for name, value in self.module.state_dict().items():
-            yield from differs(name, state[name].double(), value.double(), 1e-3)
+            yield from differs(name, _reals(state[name]), _reals(value), 1e-3)
 
     def _trained(self, images: Tensor, labels: Tensor) -> float:
         model = self.model
@@ -151,26 +152,30 @@ class Pair:
         for part in range(parts):
             rows = slice(*block(self.plan.batch, parts, part))
             share = (rows.stop - rows.start) / self.plan.batch
-            value = share * self.loss(self.module(images[rows]), labels[rows], lambda v: v,
-                                      lambda v: v.mean())
+            value = share * self.loss(self.module(images[rows]), self._rows(labels, rows),
+                                      lambda v: v, lambda v: v.mean())
             value.backward()
             total += float(value.detach())
         return total
+
+    def _rows(self, labels: Any, rows: slice) -> Any:
+        """Some samples of the labels."""
+        return labels[rows]
 
     def _gradients(self, step: int) -> Iterator[str]:
         """This rank's parts of the gradients."""
         executor, known = self.model.engine.executor, dict(self.module.named_parameters())
         largest = max(float(p.grad.abs().max()) for p in known.values() if p.grad is not None)
-        for name, place in tensors.places(self.module, self.model._traced).items():
-            p, theirs = executor.parameters[place.layer.name], known.get(name)
-            if theirs is None or theirs.grad is None:
+        for name, p in self.model.named_parameters():
+            if p.grad is None or known[name].grad is None:
                 continue
-            whole = tensors.to_ours(executor.network, place, theirs.grad.numpy())[p.start:p.stop]
-            if place.what == "weight" and whole.ndim > 1:
-                whole = whole[:, slice(*p.columns)]
-            found = p.split(p.grad)[0 if place.what == "weight" else 1]
-            yield from differs(f"step {step}: gradient of {name}", torch.from_numpy(found),
-                               torch.from_numpy(whole.copy()), 1e-3 * largest)
+            part = tensors.own_part(executor, self.model.tensor_places[name], known[name].grad)
+            yield from differs(f"step {step}: gradient of {name}", p.grad,
+                               torch.from_numpy(part.copy()).reshape(p.shape), 1e-3 * largest)
+
+
+def _reals(value: Tensor) -> Tensor:
+    return torch.view_as_real(value) if value.is_complex() else value.double()
 
 
 def differs(what: str, got: Tensor, wanted: Tensor, least: float) -> Iterator[str]:

@@ -128,8 +128,8 @@ def missing(module: torch.nn.Module, network: Network) -> str:
     return "" if ours == theirs else f"{ours} of {theirs} parameters"
 
 
-def truth(candidate: Candidate) -> Truth:
-    """One step of a module in PyTorch, and its network."""
+def prepared(candidate: Candidate) -> torch.nn.Module:
+    """A network of small images in float64, without random numbers and divisions by nearly 0."""
     torch.manual_seed(0)
     module = candidate.make(candidate.small).double().train()
     for part in module.modules():
@@ -142,6 +142,12 @@ def truth(candidate: Candidate) -> Truth:
         for p in module.parameters():
             if p.dim() <= 1 or p.numel() == max(p.shape):
                 p.add_(0.1 * torch.randn_like(p))
+    return module
+
+
+def truth(candidate: Candidate) -> Truth:
+    """One step of a module in PyTorch, and its network."""
+    module = prepared(candidate)
     network = from_torch(module, candidate.small, MeanSquaredError)
     require_own_training(network)
     return truth_of(module, candidate.small, 2, MeanSquaredError, network)

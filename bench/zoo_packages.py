@@ -60,7 +60,8 @@ def spandrel() -> list[Candidate]:
              "PLKSR.PLKSR PLKSR.RealPLKSR RCAN.RCAN RealCUGAN.UpCunet2x RealCUGAN.UpCunet3x "
              "RealCUGAN.UpCunet4x RetinexFormer.RetinexFormer SAFMN.SAFMN "
              "SCUNet.SCUNet SPAN.SPAN SeemoRe.SeemoRe SwiftSRGAN.SwiftSRGAN")
-    needs: dict[str, dict[str, Any]] = {"SPAN": {"num_in_ch": 3, "num_out_ch": 3}}
+    needs: dict[str, dict[str, Any]] = {"SPAN": {"num_in_ch": 3, "num_out_ch": 3},
+                                        "SAFMN": {"dim": 36}}
     found = []
     for name in some(names.split(), 30):
         package, _, kind = name.partition(".")

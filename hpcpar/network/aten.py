@@ -29,6 +29,8 @@ from hpcpar.network.layers.base import Shape
 Drop = Callable[[Tensor, int, float, int], Tensor]
 #: Operators with random numbers that a program may call.
 DROPOUT, ATTENTION = "aten.dropout.default", "aten.scaled_dot_product_attention.default"
+#: Operators that PyTorch does not differentiate for complex numbers.
+SCATTERS = "aten.slice_scatter.default", "aten.select_scatter.default"
 #: Operators that touch files.
 REFUSED = ("from_file",)
 _NAME = re.compile(r"aten\.[a-z]\w*\.\w+|aten\._\w+\.\w+")
@@ -88,6 +90,8 @@ class AtenProgram:
             elif name == ATTENTION and "axis" in arguments:
                 result = _attention(drop, number, **arguments)
                 number += 1
+            elif name in SCATTERS and arguments["self"].is_complex():
+                result = _scattered(function, **arguments)
             else:
                 result = function(**arguments)
             run.known[f"%t{i}"] = result
@@ -102,8 +106,14 @@ class _Run:
         self._samples, self._dtype, self._device = samples, dtype, device
 
     def placed(self, tensor: Tensor) -> Tensor:
-        """A tensor on the device of the inputs, in their type if it has real numbers."""
-        return tensor.to(self._device, self._dtype if tensor.is_floating_point() else None)
+        """A tensor on the device of the inputs, in their type or the complex one of it."""
+        return tensor.to(self._device, self._as_precise(tensor.dtype))
+
+    def _as_precise(self, dtype: torch.dtype) -> torch.dtype:
+        """A type of real or complex numbers, as precise as the inputs."""
+        if dtype.is_complex:
+            return self._dtype.to_complex()
+        return self._dtype if dtype.is_floating_point else dtype
 
     def value(self, given: Any) -> Any:
         """The value of an argument."""
@@ -119,9 +129,13 @@ class _Run:
         if what == "device":
             return self._device
         found = getattr(torch, value)
-        if isinstance(found, torch.dtype) and found.is_floating_point:
-            return self._dtype
-        return found
+        return self._as_precise(found) if isinstance(found, torch.dtype) else found
+
+
+def _scattered(function: Any, self: Tensor, src: Tensor, dim: int = 0, **more: int) -> Tensor:
+    """A part of a complex tensor replaced, by pairs of real numbers."""
+    pairs = (torch.view_as_real(t.resolve_conj()) for t in (self, src))
+    return torch.view_as_complex(function(*pairs, dim % self.dim(), **more).contiguous())
 
 
 def _attention(drop: Drop | None, number: int, query: Tensor, key: Tensor, value: Tensor,

@@ -35,7 +35,7 @@ def state_of(path: str, module: nn.Module, shape: Shape) -> dict[str, Tensor]:
     for name, place in places(module, trace).items():
         rows = checkpoint.resume_rows(
             path, place.layer.name, 0, whole_shape(trace.network, place.layer, place.what)[0],
-            str(state[name].dtype).removeprefix("torch."), [f"params/{place.what}"])
+            str(state[name].real.dtype).removeprefix("torch."), [f"params/{place.what}"])
         state[name] = torch.from_numpy(np.ascontiguousarray(
             to_theirs(place, rows[f"params/{place.what}"])))
     return state

@@ -53,6 +53,9 @@ class ParallelModule(nn.Module):
         self.tensor_places = tensors.places(module, traced)
         first = module.state_dict()
         self._shapes = {name: tuple(t.shape) for name, t in first.items()}
+        fixed = traced.held | (traced.read - self.tensor_places.keys())
+        #: Tensors that the plan holds as numbers.
+        self._fixed = {name: first[name].clone().cpu() for name in sorted(fixed & first.keys())}
         self._bind(module)
         world.expect_all_at_end()
         self.load_state_dict({name: tensors.from_first(world, t) for name, t in first.items()})
@@ -378,9 +381,8 @@ class ParallelModule(nn.Module):
 
     def _require_fixed(self, given: Mapping[str, Any]) -> None:
         """Check that a state has the buffers that the plan holds as numbers."""
-        fixed = self._traced.read & self._others.keys() & given.keys()
-        changed = next((name for name in sorted(fixed) if not torch.equal(
-            self._others[name].cpu(), given[name].cpu().to(self._others[name].dtype))), "")
+        changed = next((name for name, value in self._fixed.items() if name in given
+                        and not torch.equal(value, given[name].cpu().to(value.dtype))), "")
         if changed := next(filter(None, self.engine.world.share(
                 "the buffers", changed, self.engine.group, in_loop=False).values()), ""):
             raise InputError(f"'{changed}' differs from its value when the module was split "

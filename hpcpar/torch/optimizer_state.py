@@ -104,7 +104,7 @@ def _gathered(model: ParallelModule, optimizer: Optimizer, names: Sequence[str],
 
 def _on_all(model: ParallelModule, gathered: Any, place: TensorPlace) -> Tensor:
     """Rank 0's tensor, in the module's shape, on every rank."""
-    world, dtype = model.engine.world, model.engine.plan.dtype
+    dtype = np.result_type(model.engine.plan.dtype, *[np.complex64] * place.is_complex)
     whole = None if gathered is None else np.ascontiguousarray(to_theirs(place, gathered))
-    return torch.from_numpy(world.bcast_array(whole, place.shape, np.dtype(dtype)).reshape(
+    return torch.from_numpy(model.engine.world.bcast_array(whole, place.shape, dtype).reshape(
         place.shape)).to(model.device)

@@ -77,7 +77,7 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         images, *layers = trace.network.layers
         trace = replace(trace, network=replace(
             trace.network, layers=(replace(cast(Input, images), learns=True), *layers)))
-    kinds = {p.dtype for p in module.parameters()}
+    kinds = {p.real.dtype for p in module.parameters()}
     kind = next(iter(kinds), torch.float32)
     if len(kinds) > 1 or kind not in OF_PARAMETERS:
         raise InputError(f"the module has parameters of {', '.join(map(str, kinds))}; make all of "

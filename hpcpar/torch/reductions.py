@@ -112,7 +112,7 @@ def clip_grad_norm_(model: ParallelModule, max_norm: float, norm_type: float = 2
     grads = [p.grad for p, _, counts in model.parts if counts and p.grad is not None]
     is_max = norm_type == float("inf")
     powers = [float(g.abs().max() if is_max and g.numel() else
-                    g.double().abs().pow(norm_type).sum()) for g in grads]
+                    g.abs().double().pow(norm_type).sum()) for g in grads]
     own = max(powers, default=0.0) if is_max else float(np.sum(powers))
     by_rank = [*model.engine.share("the norm of the gradients", own).values()]
     norm = max(by_rank) if is_max else float(np.sum(by_rank)) ** (1 / norm_type)

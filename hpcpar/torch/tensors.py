@@ -31,13 +31,14 @@ class TensorPlace:
     """The place of a module's tensor: a layer's ``weight``, ``bias``, or one of `RUNNING`.
 
     `shape` is the shape in the module. `first` is its place in a weight that holds several tensors,
-    else None.
+    else None; there, a complex tensor is a row of pairs of reals.
     """
 
     layer: Layer
     what: str
     shape: Shape
     first: int | None = None
+    is_complex: bool = False
 
 
 def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
@@ -56,8 +57,9 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
         if layer.whole_samples:  # one vector of all
             first = 0
             for name in stored:
-                by_name[name] = TensorPlace(layer, "weight", shapes[name], first)
-                first += state[name].numel()
+                pairs = state[name].is_complex()
+                by_name[name] = TensorPlace(layer, "weight", shapes[name], first, pairs)
+                first += state[name].numel() * (1 + pairs)
             continue
         prefix = stored[0].rpartition(".")[0] if stored else layer.name
         x = traced.network.input_shape(layer)
@@ -91,7 +93,7 @@ def whole_shape(network: Network, layer: Layer, what: str) -> Shape:
 def to_ours(network: Network, place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
     """A module's tensor in the shape of checkpoints."""
     if place.first is not None:
-        return value.reshape(1, -1)
+        return np.ascontiguousarray(value).view(value.real.dtype).reshape(1, -1)
     value = place.layer.exchanged(value) if place.what == "weight" else value
     return value.reshape(whole_shape(network, place.layer, place.what))
 
@@ -106,8 +108,9 @@ def to_theirs(place: TensorPlace, value: NDArray[Any]) -> NDArray[Any]:
 
 def _part(place: TensorPlace, value: Array) -> Array:
     """The values of a tensor in a weight that holds several."""
-    first = place.first or 0
-    return value.reshape(-1)[first:first + int(np.prod(place.shape, dtype=int))]
+    first, count = place.first or 0, int(np.prod(place.shape, dtype=int))
+    part = value.reshape(-1)[first:first + count * (1 + place.is_complex)]
+    return part.view(f"c{2 * part.itemsize}") if place.is_complex else part
 
 
 def held(p: Parameters, place: TensorPlace, flat: Array) -> Array:

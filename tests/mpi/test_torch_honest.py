@@ -254,7 +254,9 @@ def test_lbfgs_trains_as_in_pytorch_or_is_refused(strategy: str,
 
 
 class Standardized(nn.Module):
-    """A fixed mean in a formula, a table in attention, and a counter that no output reads."""
+    """A fixed mean in a formula, a table in attention, a vector in a layer and in attention, and a
+    counter that no output reads.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -262,14 +264,16 @@ class Standardized(nn.Module):
         self.attention = nn.MultiheadAttention(4, 2, batch_first=True)
         self.register_buffer("mean", torch.rand(3, 1, 1))
         self.register_buffer("table", torch.rand(36, 4))
+        self.register_buffer("both", torch.rand(4, 1, 1))
         self.register_buffer("calls", torch.zeros(1))
 
     def forward(self, x: Tensor) -> Tensor:
-        tokens = self.conv(x - self.mean).flatten(2).transpose(1, 2) + self.table
+        x = self.conv(x - self.mean) + self.both
+        tokens = (x.cumsum(2) * self.both).flatten(2).transpose(1, 2) + self.table
         return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1)
 
 
-@pytest.mark.parametrize("name", ["mean", "table", "calls"])
+@pytest.mark.parametrize("name", ["mean", "table", "both", "calls"])
 def test_other_numbers_than_the_plans_are_refused(name: str) -> None:
     """A part that runs whole has its buffers as numbers; others count, or nothing reads them."""
     torch.manual_seed(0)
@@ -277,7 +281,7 @@ def test_other_numbers_than_the_plans_are_refused(name: str) -> None:
     state = model.state_dict()
     model.load_state_dict(state)
     state[name] = state[name] + 1
-    if name != "table":
+    if name not in ("table", "both"):
         plain_module = Standardized()
         plain_module.load_state_dict(state)
         model.load_state_dict(state)

@@ -1,4 +1,4 @@
-"""Size bounds of folded constants, known before they are computed."""
+"""Folded constants, whose size is known before they are computed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpcpar.network.read.operations import Constant, Node
+from hpcpar.io.read_limit import require_memory
+from hpcpar.network.read.operations import Array, Constant, Node
+
+#: Size limit of computed constants that are larger than their inputs.
+_MOST_VALUES = 1 << 20
 
 #: Operators whose result is at most as large as their inputs together.
 _SHRINKING = frozenset((
@@ -20,6 +24,29 @@ _BROADCAST = frozenset((
     "Mod", "Mul", "Or", "Pow", "Sub", "Where"))
 #: NumPy's arrays have at most this many axes.
 _MOST_AXES = 64
+
+
+def computed(node: Node, constants: Sequence[Constant | None], before_bytes: int) -> Array:
+    """The output of a node whose inputs are constants or omitted, beside `before_bytes` of others.
+
+    Raises
+    ------
+    ValueError
+        It has too many values.
+    InputError
+        All of them do not fit the memory.
+    """
+    assert node.compute is not None
+    given = [c for c in constants if c is not None]
+    values = most_values(node, given)
+    if values > max(_MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
+        raise ValueError(f"it has {values} values")
+    value = node.compute([None if c is None else c.read() for c in constants])
+    own_bytes = 0 if node.op == "Constant" else value.nbytes  # which the file holds
+    # twice, because computing one takes memory beside those that are kept
+    require_memory(2 * (before_bytes + own_bytes), "the constants that the file computes",
+                   "export it with constants folded")
+    return value
 
 
 def most_values(node: Node, constants: Sequence[Constant]) -> int:

@@ -25,6 +25,7 @@ from hpcpar.network.layers import (
     LayerNorm,
     LeakyReLU,
     Multiply,
+    Pointwise,
     PReLU,
     ReLU,
 )
@@ -83,13 +84,13 @@ def _constant(imp: Importer, node: Node) -> int | None:
 
 def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
     """A layer that trains the constant among two inputs; None if both depend on the image, or if
-    it is computed, or is not one number per channel or one for all.
+    it is computed, is not one number per channel or one for all, or belongs to a formula.
     """
     place = _constant(imp, node)
     if place is None:
         return None
     constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
-    if constant.node is not None:
+    if constant.node is not None or isinstance(imp.owner(constant.stored), Pointwise):
         return None
     # features may be images of one pixel in the source
     ranks = {len(imp.pixels_of(x)) + 1, imp.dimensions + 1}

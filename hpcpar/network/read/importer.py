@@ -10,12 +10,11 @@ from typing import Literal
 import numpy as np
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.io.read_limit import require_memory
 from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
 from hpcpar.network.layers.whole import Whole
-from hpcpar.network.read.folded_size import most_values
+from hpcpar.network.read.folded_size import computed
 from hpcpar.network.read.layer_names import LayerNames
 from hpcpar.network.read.operations import (
     BATCH,
@@ -31,8 +30,6 @@ from hpcpar.network.read.operations import (
 )
 from hpcpar.network.read.tensor_view import TensorView, channels_last, layer_of
 
-#: Size limit of computed constants that are larger than their inputs.
-MOST_VALUES = 1 << 20
 #: Size limit of samples whose values are rearranged.
 MOST_PLACES = 1 << 28
 
@@ -110,6 +107,10 @@ class Importer:
                 errors.append(node.error(f"its constants or attributes are invalid "
                                          f"({one_line(err)}); export it again"))
                 self._lost.update(node.outputs)
+            for name in node.inputs:  # the places of large views take memory
+                if not (self.later or self.readers[name][-1] is not node
+                        or name in self.operations.outputs):
+                    self.views.pop(name, None)
         if errors:
             raise NodeErrors(self.operations.source, errors)
 
@@ -238,20 +239,18 @@ class Importer:
             return given[0].transposed(node.integers("perm", range(len(given[0].dims))[::-1]))
         origins = frozenset[str]().union(*(c.origins for c in given))
         try:
-            assert node.compute is not None
-            values = most_values(node, given)
-            if values > max(MOST_VALUES, *(math.prod(c.dims) for c in given), 0):
-                raise ValueError(f"it has {values} values")
-            value = node.compute([None if c is None else c.read() for c in constants])
+            value = computed(node, constants, self._computed_bytes)
             if node.op != "Constant":  # the file holds its value
                 self._computed_bytes += value.nbytes
-            # twice, because computing one takes memory beside those that are kept
-            require_memory(2 * self._computed_bytes, "the constants that the file computes",
-                           "export it with constants folded")
             return Constant.of(value, origins)
         except Exception as err:  # whatever the operator raises on a file's constants
             why = " ".join(str(err).split())
             raise node.error(f"cannot be computed from constants ({why})") from err
+
+    def owner(self, *stored: str) -> Layer | None:
+        """The layer that has these stored tensors as its weights, if there is one so far."""
+        name = self._layers_of.get(stored)
+        return next((layer for layer in self.graph.layers if layer.name == name), None)
 
     def source(self, node: Node, which: int = 0) -> str:
         """Name of the layer that produces input number `which` of the node."""
@@ -381,6 +380,9 @@ class Importer:
         if self.graph.layers[-1].has_weights:
             stored = self._weights_of.pop(node.outputs[0], ())
             exact = self.operations.exact_sharing and stored and "" not in stored
+            known = self.owner(*stored) if exact else None
+            if known is not None and type(known) is not layer:
+                raise node.error(f"uses the weights of '{known.name}' in another way")
             owner = self._layers_of.setdefault(stored, name) if exact else name
             self.origins[name] = stored
             self.graph.layers[-1] = replace(

@@ -77,7 +77,7 @@ class TracedTensors:
             operator_ = f"aten.{view}_scatter.default"
             values = {k: v for k, v in values.items() if v is not None}
             inputs = old, Tensor(value)
-        elif view in RESHAPES:
+        elif view in (*RESHAPES, "to"):
             values = {"self": Tensor(value), "shape": list(dims(whole))}
             operator_, inputs = "aten.reshape.default", (Tensor(value), Tensor(value))
         else:
@@ -93,6 +93,8 @@ class TracedTensors:
 def _shares_memory(fx: FxNode) -> bool:
     """Whether a node returns (a view of) its first argument."""
     schema = getattr(fx.target, "_schema", None)
+    if schema is not None and schema.name == "aten::to":  # a copy, if the type changes
+        return bool(fx.meta["val"].dtype == cast("FxNode", fx.args[0]).meta["val"].dtype)
     return schema is not None and any(r.alias_info is not None for r in schema.returns)
 
 

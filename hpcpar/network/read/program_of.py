@@ -59,17 +59,19 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
     #: Random 0s and 1s, one for each sample, with the share of 1s.
     kept_of: dict[str, float] = {}
     lines: list[tuple[str, Mapping[str, object]]] = []
-    for name in reached(calls, inputs, output):
+    complex_ = {name for name, tensor in stored.items() if tensor.is_complex()}
+    # complex weights first: each is a view of pairs of reals, which must begin at an even place
+    for name in sorted(reached(calls, inputs, output), key=lambda name: name not in complex_):
         if name in stored:
             tensor = stored[name].detach().cpu()
-            if tensor.is_floating_point() and isinstance(stored[name], torch.nn.Parameter):
+            if isinstance(stored[name], torch.nn.Parameter) and (
+                    tensor.is_floating_point() or name in complex_):
                 names[name] = f"%w{len(weights)}"
                 weights.append(name)
+                if name in complex_:
+                    lines.append(("aten.view_as_complex.default", {"self": names[name]}))
+                    names[name] = f"%t{len(lines) - 1}"
                 continue
-            if tensor.is_complex() and stored[name].requires_grad:
-                raise InputError(f"the parameter '{name}' is complex, and would not be trained; "
-                                 "keep it as real numbers and call torch.view_as_complex in "
-                                 "forward")
             names[name] = f"%c{len(constants)}"
             array = tensor.numpy()
             bytes_ += array.nbytes
@@ -99,7 +101,9 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
                          "with requires_grad=False")
     data = {"inputs": [*inputs.values()], "calls": lines, "constants": constants,
             "drops": [len(drops), max(drops, default=0)]}
-    return ProgramText(json.dumps(data), tuple(weights), [stored[name] for name in weights])
+    return ProgramText(json.dumps(data), tuple(weights), [
+        torch.view_as_real(stored[name]) if name in complex_ else stored[name]
+        for name in weights], tuple(name for name in names if names[name].startswith("%c")))
 
 
 def _is_random(operator: str) -> bool:

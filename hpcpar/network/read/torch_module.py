@@ -81,6 +81,8 @@ class TracedModule:
         PyTorch's tree (pytree) of the returned outputs.
     read : frozenset of str
         Parameters and buffers on which the outputs depend.
+    held : frozenset of str
+        Buffers whose numbers parts that run whole hold.
     """
 
     network: Network
@@ -88,6 +90,7 @@ class TracedModule:
     outputs: tuple[Output, ...]
     structure: object
     read: frozenset[str] = frozenset()
+    held: frozenset[str] = frozenset()
 
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
@@ -97,7 +100,9 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
                                           trace)
     read = frozenset(name for output in operations.outputs
                      for name in reached(trace.calls, (), output) if name in trace.stored)
-    return TracedModule(network, tuple(shape), tuple(outputs), structure, read)
+    held = frozenset(name for layer in network.layers if layer.name in trace.parts
+                     for name in trace.parts[layer.name][1].held)
+    return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held)
 
 
 def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:
@@ -223,7 +228,7 @@ class _Reader(TracedTensors):
                 words = (str(fx.target).removeprefix("aten."), inputs, {})
             self.constants |= call.literals
             self._append(fx, *words)
-        if in_place:
+        if in_place and not (call.name == "detach" and fx.name in self.constants):
             self.replace(fx)
 
     def _note(self, fx: FxNode, target: str, values: Mapping[str, object]) -> None:

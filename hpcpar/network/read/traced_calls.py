@@ -28,11 +28,12 @@ class Called:
 
 @dataclass
 class ProgramText:
-    """A program, with the names of its weights."""
+    """A program, with the names of its weights and of the tensors whose numbers it holds."""
 
     text: str
     weights: tuple[str, ...]
     tensors: list[torch.Tensor] = field(default_factory=list)
+    held: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

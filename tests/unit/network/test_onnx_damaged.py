@@ -151,7 +151,7 @@ def test_constants_that_double_with_every_node_are_refused_in_time(
     growing: Spec = [("Concat", (f"d{i}", f"d{i}"), (f"d{i + 1}",), {"axis": 0})
                      for i in range(60)]
     weights = WEIGHTS | {"c0": np.array([1.0]), "d0": np.array([1.0])}
-    monkeypatch.setattr("hpcpar.network.read.importer.MOST_VALUES", 1 << 12)
+    monkeypatch.setattr("hpcpar.network.read.folded_size._MOST_VALUES", 1 << 12)
     nodes = [*ladder, *growing, ("Mul", ("x", "c60"), "h"), ("Mul", ("h", "d60"), "g"),
              ("Flatten", "g", "f"), ("Gemm", ("f", "w"), "y")]
     assert "it has 8192 values" in refusal(write(tmp_path / "big.onnx", nodes, weights=weights))

@@ -111,18 +111,6 @@ def changed_under_a_view(x: Any) -> Any:
     return torch.cat([before, y], 1)
 
 
-class ComplexFilter(nn.Module):
-    """A filter of frequencies, as neural operators have."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = nn.Conv2d(3, 3, 1)
-        self.filter = nn.ParameterList([torch.ones(1, dtype=torch.cfloat)])
-
-    def forward(self, x: Any) -> Any:
-        return torch.fft.irfft2(torch.fft.rfft2(self.conv(x)) * self.filter[0], s=x.shape[2:])
-
-
 def frozen() -> nn.Module:
     module = Small()
     module.fc.weight.requires_grad_(False)
@@ -190,6 +178,19 @@ def test_what_no_layer_describes_is_a_part(module: Any) -> None:
     assert "PyTorch computes" in network.notes[-1]
 
 
+def test_a_vector_in_a_difference_and_a_sum_belongs_to_one_kind_of_layer() -> None:
+    mean = torch.tensor([0.4, 0.5, 0.6]).view(3, 1, 1)
+    network = from_torch(Written(lambda x: ((x - mean).relu() + mean).flatten(1)), SHAPE)
+    assert [layer.kind for layer in network.layers[1:4]] == ["pointwise", "relu", "pointwise"]
+
+
+def test_a_new_tensor_of_numbers_is_a_constant() -> None:
+    """PyTorch exports it as a copy that is detached in place."""
+    network = from_torch(Written(lambda x: (x * torch.tensor(
+        [1.0, 2.0, 3.0]).view(3, 1, 1)).flatten(1)), SHAPE)
+    assert [layer.kind for layer in network.layers[1:3]] == ["scale", "flatten"]
+
+
 @pytest.mark.parametrize(("module", "message"), [
     (twice, "layer '2.batch_norm_1' cannot use the weights of '2': only layers of one kind"),
     (lambda: nn.BatchNorm2d(3, track_running_stats=False), "node 'batch_norm' (batch_norm.default):"
@@ -216,8 +217,6 @@ def test_what_no_layer_describes_is_a_part(module: Any) -> None:
     (lambda: Written(changed_under_a_view), "changes a tensor in place that has other views"),
     (lambda: Written(lambda x: x + x[:, torch.arange(x.shape[1]) % 2 == 0].sum(1, True)),
      "computes with a size that depends on values"),
-    (ComplexFilter, "the parameter 'filter.0' is complex, and would not be trained; keep it as "
-     "real numbers and call torch.view_as_complex in forward"),
 ])
 def test_unsupported_modules_are_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:

@@ -1,0 +1,138 @@
+"""Networks of public zoos, trained by `hpcpar.torch` as by PyTorch on one process.
+
+Run in the environment of `bench/zoo.py`: ``mpiexec -n 2 python bench/zoo_equality.py --last 100``.
+Takes the networks of its list in the order of their names' hashes, with small images where they
+take them, and without random numbers; ``--first`` goes on after a job that ended. Each trains three
+steps in float64 under `auto` and under a random plan: losses, gradients and the state at the end
+are compared with PyTorch's. Steps are short (`RATE`), so that rounding does not grow from one to
+the next. Prints a line for each network, and a count.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import os
+import sys
+import time
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch  # noqa: E402
+from torch import Tensor, nn  # noqa: E402
+from torch.utils._pytree import tree_leaves  # noqa: E402
+
+import hpcpar.torch  # noqa: E402
+from bench.torch_equality import Pair, plan_of  # noqa: E402
+from bench.zoo import ZOOS, own_shape, prepared  # noqa: E402
+from bench.zoo_list import Candidate, digest  # noqa: E402
+from hpcpar.comm.world import world  # noqa: E402
+from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.torch.model import ParallelModule  # noqa: E402
+from tests.mpi.sharing import Patient  # noqa: E402
+
+STEPS, BATCH, RATE = 3, 4, 1e-4
+
+
+class ZooPair(Pair):
+    """A network under a plan, and the same network by itself; the loss is a mean of squares."""
+
+    def __init__(self, model: ParallelModule, module: nn.Module, shape: tuple[int, ...]) -> None:
+        self.model, self.plan, self.module = model, model.plan, module.train()
+        self.optimizers = (torch.optim.SGD(model.parameters(), RATE, momentum=0.9),
+                           torch.optim.SGD(module.parameters(), RATE, momentum=0.9))
+        draw = torch.Generator().manual_seed(1)
+        self.images = torch.randn(STEPS, BATCH, *shape, dtype=torch.float64, generator=draw)
+        self.labels = [[torch.randn(BATCH, *model.sample_shape(i), dtype=torch.float64,
+                                    generator=draw) for i in range(len(model._traced.outputs))]
+                       for _ in range(STEPS)]
+
+    def _trained(self, images: Tensor, labels: Sequence[Tensor]) -> float:
+        model = self.model
+
+        def loss(y: Any, own: Sequence[Tensor]) -> Tensor:
+            return sum((hpcpar.torch.mean((a - b).square(), model)
+                        for a, b in zip(tree_leaves(y), own, strict=True)), torch.zeros(()))
+
+        if model.engine.training.forward_end is None:
+            return float(model.step(images, labels, loss))
+        value = loss(model(images), [model.local(each, i) for i, each in enumerate(labels)])
+        model.backward(value)
+        return float(value.detach())
+
+    def loss(self, y: Any, labels: Sequence[Tensor], total: object, mean: object) -> Tensor:
+        """PyTorch's."""
+        return sum(((a - b).square().mean() for a, b in zip(tree_leaves(y), labels, strict=True)),
+                   torch.zeros(()))
+
+    def _rows(self, labels: Any, rows: slice) -> Any:
+        return [each[rows] for each in labels]
+
+
+def shape_of(candidate: Candidate) -> tuple[int, ...]:
+    """The shape of a small sample, or of the usual one where the network takes no small ones."""
+    module = prepared(candidate)
+    try:
+        module(torch.zeros(BATCH, *candidate.small, dtype=torch.float64))
+    except RuntimeError:
+        return candidate.shape or own_shape(module)
+    return candidate.small
+
+
+def faults(candidate: Candidate, seed: int) -> list[str]:
+    """The first differences under each plan."""
+    found, shape = [], shape_of(candidate)
+    model = hpcpar.torch.parallelize(prepared(candidate), shape, BATCH, "auto", batch_norm="sync")
+    plan = plan_of(model.engine.network, BATCH, world().size, seed)
+    for name in ("auto", "random"):
+        if name == "random":
+            model = ParallelModule(prepared(candidate), model._traced, plan, world(), 0)
+        pair = ZooPair(model, prepared(candidate), shape)
+        found += [f"{name}: {fault}" for fault in pair.faults()][:2]
+    return found
+
+
+def result(candidate: Candidate, seed: int) -> tuple[str, str]:
+    """One of equal, unequal, refused, failed; and the reason; the same on all ranks."""
+    try:
+        found = [each for ours in world().comm.allgather(faults(candidate, seed)) for each in ours]
+    except InputError as err:
+        return "refused", str(err)
+    except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
+            ValueError) as err:  # the network's own, or ours
+        return "failed", f"{type(err).__name__}: {err}"
+    return ("unequal", "; ".join(found[:4])) if found else ("equal", "")
+
+
+def main() -> int:
+    """Prints the results; returns 1 where one is unequal or failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--first", type=int, default=0, help="place of the first network")
+    parser.add_argument("--last", type=int, default=100, help="place after the last network")
+    args = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    world().comm = Patient(world().comm)
+    listed = sorted((c for zoo in ZOOS.values() for c in zoo()),
+                    key=lambda c: digest(f"{c.zoo}/{c.name}"))
+    count: collections.Counter[str] = collections.Counter()
+    for seed in range(args.first, min(args.last, len(listed))):
+        candidate, begin = listed[seed], time.perf_counter()
+        kind, why = result(candidate, seed)
+        count[kind] += 1
+        if world().rank == 0:
+            print(f"{seed} {candidate.zoo}/{candidate.name} {time.perf_counter() - begin:.0f} s "
+                  f"{kind} {' '.join(why.split())[:400]}", flush=True)
+    if world().rank == 0:
+        print(f"{world().size} ranks:", ", ".join(f"{n} {kind}" for kind, n in count.items()))
+    return int(count["unequal"] + count["failed"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""Parallel models with complex parameters, as neural operators have, train as in PyTorch."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+from hpcpar.comm.world import world
+
+if importlib.util.find_spec("torch") is None:
+    pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
+
+import torch
+from torch import Tensor, nn
+
+import hpcpar.torch
+from hpcpar.torch.parallelize import parallelize
+
+SIZE = world().size
+BATCH, SHAPE = 4 if SIZE < 5 else 9, (2, 8, 7)
+
+
+class Operator(nn.Module):
+    """A Fourier layer: low frequencies, weighted by complex numbers, beside a convolution."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lift, self.last = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(3, 1, 1)
+        self.gain = nn.Parameter(torch.ones(3, 1, 1))
+        self.low = nn.Parameter(torch.randn(3, 3, 3, 2, dtype=torch.cfloat))
+        self.high = nn.Parameter(torch.randn(3, 3, 3, 2, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.lift(x).tanh()
+        given = torch.fft.rfft2(x * self.gain)
+        made = torch.zeros(*given.shape, dtype=torch.cfloat, device=x.device).to(given.dtype)
+        made[:, :, :3, :2] = torch.einsum("bixy,ioxy->boxy", given[:, :, :3, :2], self.low)
+        made[:, :, -3:, :2] = torch.einsum("bixy,ioxy->boxy", given[:, :, -3:, :2], self.high)
+        return self.last(x + torch.fft.irfft2(made, s=x.shape[-2:]))
+
+
+def made() -> nn.Module:
+    """In double precision, which `Module.double` leaves complex numbers out of."""
+    torch.manual_seed(1)
+    module = Operator().double()
+    for name in ("low", "high"):
+        value = getattr(module, name).detach()
+        setattr(module, name, nn.Parameter(value.to(torch.cdouble)))
+    return module
+
+
+def numbers(seed: int, *shape: int) -> Tensor:
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def test_complex_parameters_train_as_in_pytorch() -> None:
+    """Weights, the norm of the gradients, and a loop that goes on from its state."""
+    pair: list[Any] = [made(), parallelize(made(), SHAPE, BATCH, "data")]
+    optimizers = [torch.optim.Adam(model.parameters(), 0.01, eps=1e-3) for model in pair]
+    for step in range(4):
+        if step == 2:
+            state = pair[1].state_dict(), hpcpar.torch.optimizer_state_dict(pair[1], optimizers[1])
+            pair[1] = parallelize(made(), SHAPE, BATCH, "data")
+            optimizers[1] = torch.optim.Adam(pair[1].parameters(), 0.01, eps=1e-3)
+            pair[1].load_state_dict(state[0])
+            hpcpar.torch.load_optimizer_state_dict(pair[1], optimizers[1], state[1])
+        images, targets = numbers(step, BATCH, *SHAPE), numbers(step + 9, BATCH, 1, *SHAPE[1:])
+        alone, parallel = pair
+        (alone(images) - targets).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(alone.parameters(), 0.1)
+        hpcpar.torch.mean((parallel(images) - parallel.local(targets)).square(),
+                          parallel).backward()
+        torch.testing.assert_close(hpcpar.torch.clip_grad_norm_(parallel, 0.1), norm)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    saved = pair[1].state_dict()
+    for name, parameter in pair[0].named_parameters():
+        assert saved[name].dtype is parameter.dtype
+        torch.testing.assert_close(saved[name], parameter.detach(), rtol=1e-9, atol=1e-12)
