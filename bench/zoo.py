@@ -128,10 +128,15 @@ def missing(module: torch.nn.Module, network: Network) -> str:
     return "" if ours == theirs else f"{ours} of {theirs} parameters"
 
 
-def prepared(candidate: Candidate) -> torch.nn.Module:
-    """A network of small images in float64, without random numbers and divisions by nearly 0."""
+def prepared(candidate: Candidate, small: bool = True) -> torch.nn.Module:
+    """A network, of small images, in float64, without random numbers and divisions by nearly 0."""
     torch.manual_seed(0)
-    module = candidate.make(candidate.small).double().train()
+    module = candidate.make(candidate.small if small else candidate.shape).double().train()
+    for name, p in module.named_parameters():
+        if p.is_complex():  # `double` leaves them out
+            owner = module.get_submodule(name.rpartition(".")[0])
+            setattr(owner, name.rpartition(".")[2], torch.nn.Parameter(p.detach().to(
+                torch.cdouble)))
     for part in module.modules():
         if hasattr(part, "eps"):
             part.eps = max(part.eps, 1e-3) if isinstance(part.eps, float) else part.eps

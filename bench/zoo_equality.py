@@ -5,7 +5,8 @@ Takes the networks of its list in the order of their names' hashes, with small i
 take them, and without random numbers; ``--first`` goes on after a job that ended. Each trains three
 steps in float64 under `auto` and under a random plan: losses, gradients and the state at the end
 are compared with PyTorch's. Steps are short (`RATE`), so that rounding does not grow from one to
-the next. Prints a line for each network, and a count.
+the next; "rounding" says that PyTorch alone differs by a tenth as much or more from itself where
+images change by 1e-15. Prints a line for each network, and a count.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import argparse
 import collections
 import os
+import re
 import sys
 import time
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,31 +78,60 @@ class ZooPair(Pair):
         return [each[rows] for each in labels]
 
 
-def shape_of(candidate: Candidate) -> tuple[int, ...]:
-    """The shape of a small sample, or of the usual one where the network takes no small ones."""
-    module = prepared(candidate)
+    def rounding(self, module: nn.Module, other: nn.Module) -> float:
+        """The largest relative difference of gradients between PyTorch and PyTorch with images
+        changed by 1e-15.
+        """
+        draw, found = torch.Generator().manual_seed(2), 0.0
+        optimizers = [torch.optim.SGD(each.parameters(), RATE, momentum=0.9)
+                      for each in (module, other)]
+        for images, labels in zip(self.images, self.labels, strict=True):
+            noise = 1e-15 * torch.randn(images.shape, dtype=images.dtype, generator=draw)
+            self.loss(module(images), labels, None, None).backward()
+            self.loss(other(images * (1 + noise)), labels, None, None).backward()
+            pairs = [(p.grad, q.grad) for p, q in zip(module.parameters(), other.parameters(),
+                                                      strict=True)
+                     if p.grad is not None and q.grad is not None and p.numel()]
+            largest = max(float(a.abs().max()) for a, _ in pairs)
+            found = max(found, *(float((a - b).abs().max()) / max(
+                float(a.abs().max()), 1e-3 * largest) for a, b in pairs))
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+        return found
+
+
+def small_fits(candidate: Candidate) -> bool:
+    """Whether the network takes small images."""
     try:
-        module(torch.zeros(BATCH, *candidate.small, dtype=torch.float64))
+        prepared(candidate)(torch.zeros(BATCH, *candidate.small, dtype=torch.float64))
     except RuntimeError:
-        return candidate.shape or own_shape(module)
-    return candidate.small
+        return False
+    return True
 
 
 def faults(candidate: Candidate, seed: int) -> list[str]:
     """The first differences under each plan."""
-    found, shape = [], shape_of(candidate)
-    model = hpcpar.torch.parallelize(prepared(candidate), shape, BATCH, "auto", batch_norm="sync")
+    found, small = [], small_fits(candidate)
+    make = partial(prepared, candidate, small)
+    shape = candidate.small if small else candidate.shape or own_shape(make())
+    model = hpcpar.torch.parallelize(make(), shape, BATCH, "auto", batch_norm="sync")
     plan = plan_of(model.engine.network, BATCH, world().size, seed)
     for name in ("auto", "random"):
         if name == "random":
-            model = ParallelModule(prepared(candidate), model._traced, plan, world(), 0)
-        pair = ZooPair(model, prepared(candidate), shape)
-        found += [f"{name}: {fault}" for fault in pair.faults()][:2]
+            model = ParallelModule(make(), model._traced, plan, world(), 0)
+        pair = ZooPair(model, make(), shape)
+        found += [f"{name}: {fault}" for fault in pair.faults()]
+    if any(world().comm.allgather(bool(found))):
+        of_pytorch = pair.rounding(make(), make())
+        off = [float(number) for number in re.findall(r"off by (\S+)", " ".join(found))]
+        if len(off) == len(found) and max(off, default=0.0) <= 10 * of_pytorch:
+            return [f"rounding: {max(off, default=0.0):.1e}, PyTorch's {of_pytorch:.1e}"]
     return found
 
 
 def result(candidate: Candidate, seed: int) -> tuple[str, str]:
-    """One of equal, unequal, refused, failed; and the reason; the same on all ranks."""
+    """One of equal, rounding, unequal, refused, failed; and the reason; the same on all ranks."""
     try:
         found = [each for ours in world().comm.allgather(faults(candidate, seed)) for each in ours]
     except InputError as err:
@@ -107,6 +139,8 @@ def result(candidate: Candidate, seed: int) -> tuple[str, str]:
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError,
             ValueError) as err:  # the network's own, or ours
         return "failed", f"{type(err).__name__}: {err}"
+    if found and all(each.startswith("rounding") for each in found):
+        return "rounding", found[0]
     return ("unequal", "; ".join(found[:4])) if found else ("equal", "")
 
 

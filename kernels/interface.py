@@ -284,7 +284,10 @@ class Backend(Streams, ABC):
     @abstractmethod
     def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
                                  out: Array) -> None:
-        """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std (gradients of b and w)."""
+        """out [C, 2], float64 = sums of dy and dy * (x - mean) * inv_std (gradients of b and w).
+
+        They may be rounded to x's type.
+        """
 
     @abstractmethod
     def batchnorm_gradients(self, moments: Array, w: Array, sums: Array, db: Array | None,

@@ -86,10 +86,22 @@ def batchnorm_running(running: Array, eps: float, mean: Array, inv_std: Array) -
     np.divide(1, np.sqrt(running[1].astype(np.float64) + eps), out=inv_std)
 
 
+def forward_line(mean: Array, inv_std: Array, w: Array, b: Array) -> tuple[Array, Array]:
+    """Factor of x and addend of `Backend.batchnorm_forward`, float64 [C]."""
+    factor = inv_std * w
+    return factor, b - mean * factor
+
+
+def backward_line(mean: Array, inv_std: Array, w: Array, sums: Array,
+                  count: int) -> tuple[Array, Array, Array]:
+    """Factors of dy and x, and addend of `Backend.batchnorm_backward`, float64 [C]."""
+    x_factor = -inv_std * inv_std * sums[:, 1] / count
+    return inv_std * w, x_factor, -inv_std * sums[:, 0] / count - x_factor * mean
+
+
 def batchnorm_forward(x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
                       out: Array) -> None:
-    factor = inv_std * w
-    factor, addend = (_column(a, x) for a in (factor, b - mean * factor))
+    factor, addend = (_column(a, x) for a in forward_line(mean, inv_std, w, b))
     for block in _blocks(x):
         part = np.multiply(x[block], factor[block[1]], out=out[block])
         part += addend[block[1]]
@@ -104,11 +116,8 @@ def batchnorm_gradients(moments: Array, w: Array, sums: Array, db: Array | None,
 
 def batchnorm_backward(scratch: Scratch, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
                        sums: Array, count: int, dx: Array) -> None:
-    # dx = dy_factor * dy + x_factor * x + addend; the coefficients are rounded from float64.
-    dy_factor = inv_std * w
-    x_factor = -inv_std * inv_std * sums[:, 1] / count
-    addend = -inv_std * sums[:, 0] / count - x_factor * mean
-    dy_factor, x_factor, addend = (_column(a, x) for a in (dy_factor, x_factor, addend))
+    dy_factor, x_factor, addend = (
+        _column(a, x) for a in backward_line(mean, inv_std, w, sums, count))
     for block in _blocks(x):
         c, part = block[1], x[block]
         affine = np.multiply(part, x_factor[c], out=scratch.get("affine", part.shape, dx.dtype))

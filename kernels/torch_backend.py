@@ -1,4 +1,6 @@
-"""The CPU backend with PyTorch's convolutions (oneDNN), where they are chosen."""
+"""The CPU backend with PyTorch's convolutions (oneDNN), where they are chosen, and its batch
+normalization.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,12 @@ from hpcpar.kernels.conv_choice import NUMPY, PASSES, RULE, TORCH, Choice, conv_
 from hpcpar.kernels.geometry import ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
+from hpcpar.kernels.numpy_batchnorm import backward_line, forward_line
 from hpcpar.kernels.numpy_conv import SHAPES
 
 _forward = torch.ops.aten.convolution.default
 _backward = torch.ops.aten.convolution_backward.default
+_norm_backward = torch.ops.aten.native_batch_norm_backward.default
 #: Numbers of two parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
@@ -99,6 +103,28 @@ class TorchBackend(NumpyBackend):
             _store(gradient.sum((0, *range(2, dy.ndim)), dtype=torch.float32), dbias)
         _store(weight, dw, tick)
 
+    # NumPy's `channel_moments` stays: PyTorch would add x ** 2 in float32.
+    def batchnorm_forward(self, x: Array, mean: Array, inv_std: Array, w: Array, b: Array,
+                          out: Array) -> None:
+        _to_line(x, *forward_line(mean, inv_std, w, b), out)
+
+    def channel_moments_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array,
+                                 out: Array) -> None:
+        if x.size == 0:
+            out[...] = 0
+            return
+        channels = (torch.from_numpy(a.astype(x.dtype)) for a in (mean, inv_std))
+        _, weight, bias = _norm_backward(_tensor(dy), _tensor(x), None, None, None, *channels,
+                                         True, 0.0, (False, True, True))
+        out[:, 0], out[:, 1] = bias.numpy(), weight.numpy()
+
+    def batchnorm_backward(self, x: Array, dy: Array, mean: Array, inv_std: Array, w: Array,
+                           sums: Array, count: int, dx: Array) -> None:
+        dy_factor, x_factor, addend = backward_line(mean, inv_std, w, sums, count)
+        _to_line(dy, dy_factor, addend, dx)
+        factor = torch.from_numpy(x_factor.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2)))
+        _tensor(dx).addcmul_(_tensor(x), factor)
+
 
 @dataclass(frozen=True)
 class TorchCall:
@@ -155,6 +181,17 @@ def _tensor(array: Array) -> Tensor:
     if is_half(array):
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
+
+
+def _to_line(x: Array, factor: Array, addend: Array, out: Array) -> None:
+    """out = factor * x + addend per channel, by the normalization with mean 0 and variance 1."""
+    factor, addend = (torch.from_numpy(a.astype(x.dtype)) for a in (factor, addend))
+    given = _tensor(x)
+    result, none = _tensor(out), given.new_empty(0)
+    if x.size:
+        torch.native_batch_norm(given, factor, addend, torch.zeros_like(factor),
+                                torch.ones_like(factor), False, 0.0, 0.0,
+                                out=(result, none, none))
 
 
 def _store(result: Tensor, out: Array, tick: Tick | None = None) -> None:

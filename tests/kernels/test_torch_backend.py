@@ -1,4 +1,6 @@
-"""PyTorch's convolutions behind the kernels' interface, held to the cases of all backends."""
+"""PyTorch's convolutions and batch normalization behind the kernels' interface, held to the cases of
+all backends.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,19 @@ from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.kernels.torch_backend import TorchBackend, _call
 from tests.kernel_conv_cases import *  # noqa: F403
 from tests.kernel_conv_cases import ConvCase, plain_conv
+from tests.kernel_norm_cases import *  # noqa: F403
 from tests.kernel_support import random
 
 
 @pytest.fixture(scope="module")
 def backend() -> Any:
     return TorchBackend(dict.fromkeys(RULE, TORCH))
+
+
+@pytest.fixture
+def sums_tolerance(dtype: Any) -> float:
+    """PyTorch rounds sums to the type of the gradients."""
+    return 1e-6 if dtype == np.float32 else 1e-9
 
 
 def spec_of(*segments: Segment, pads: tuple[int, int] = (1, 1)) -> ConvSpec:
