@@ -122,7 +122,7 @@ def by_executor(module: nn.Module, plan: Plan, kernels: str, images: Tensor,
     """An iteration of the executor with its own loss and SGD under the same plan."""
     network = from_torch(module, images.shape[1:])
     plan = replace(plan, network=NetworkSpec.of(network))
-    arrays = backend("cpu", kernels)
+    arrays = backend("cpu", kernels=kernels)
     own = Executor(network, plan, schedule_for(network, plan), Communicator(world(), arrays),
                    arrays, 0)
     box = local(own.image_box, whole_box(tuple(images.shape[1:])))
