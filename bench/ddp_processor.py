@@ -61,7 +61,7 @@ def measure(name: str, rounds: int, compiled: bool) -> list[str]:
     spec, network = network_of(name)
     plan = plans.make_plan(spec, "data", 1, batch, machine=files.load("local"))
     schedule = schedule_for(network, plan)
-    choice = conv_probe.faster(conv_probe.numpy_over_torch(w, [plan]))
+    choice = conv_probe.fastest(conv_probe.numpy_over_others(w, [plan]))
     contenders: dict[str, Callable[[], object]] = {
         kernels: silent_iteration(w, network, plan, schedule, backend(
             "cpu", kernels=kernels, calibrated=choice))[0] for kernels in ("numpy", "auto")}

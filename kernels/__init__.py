@@ -39,7 +39,7 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0, kernels: str =
         if math != MathMode.FP32:
             raise InputError(f"math mode '{math}' needs a GPU; use fp32, or --device gpu")
         choice = chosen(kernels, calibrated or {})
-        if TORCH in choice.values():
+        if set(choice.values()) != {NUMPY}:
             try:
                 from hpcpar.kernels.torch_backend import TorchBackend
             except ImportError as err:

@@ -9,7 +9,9 @@ from importlib.util import find_spec
 from hpcpar.errors import InputError
 from hpcpar.kernels.geometry import ConvSpec, Ints
 
-NUMPY, TORCH, AUTO = "numpy", "torch", "auto"
+NUMPY, TORCH, LAST, AUTO = "numpy", "torch", "channels-last", "auto"
+#: NumPy, PyTorch on the arrays as they are, and PyTorch on copies with the channels last.
+LIBRARIES = (NUMPY, TORCH, LAST)
 #: Kernel on CPUs: the calibrated choice, or one library.
 CPU_KERNELS = (AUTO, NUMPY, TORCH)
 PASSES = ("forward", "backward data", "backward weight")
@@ -19,9 +21,11 @@ SIZES = ("small", "large")
 LARGE_PIXELS = 1024
 #: Library by kind and pass, as in `Machine.convolutions`.
 Choice = Mapping[str, str]
-#: The choice for ``torch``: NumPy multiplies 1 x 1 kernels in place.
-RULE: Choice = {f"{form} {size} {name}": NUMPY if "1x1" in form else TORCH
-                for form in FORMS for size in SIZES for name in PASSES}
+#: The choice for ``torch``: NumPy multiplies 1 x 1 kernels in place; sums over many pixels pay for
+#: copies.
+RULE: Choice = {f"{form} {size} {name}": NUMPY if "1x1" in form else (
+    LAST if (form, name) == ("window", "backward weight") else TORCH)
+    for form in FORMS for size in SIZES for name in PASSES}
 
 
 def conv_kind(w: Ints, y: Ints, spec: ConvSpec) -> str:
@@ -58,20 +62,25 @@ def chosen(kernels: str, calibrated: Choice) -> Choice:
         return RULE
     if kernels == NUMPY or not (calibrated and has_torch()):
         return dict.fromkeys(RULE, NUMPY)
-    wrong = [kind for kind in RULE if calibrated.get(kind) not in (NUMPY, TORCH)]
+    wrong = [kind for kind in RULE if calibrated.get(kind) not in LIBRARIES]
     if wrong:
-        raise InputError(f"the machine's [convolutions] lacks '{wrong[0]}' = numpy or torch: "
-                         "calibrate again, or name a library with --kernels")
+        raise InputError(f"the machine's [convolutions] lacks '{wrong[0]}' = "
+                         f"{', '.join(LIBRARIES[:-1])} or {LIBRARIES[-1]}: calibrate again, or "
+                         "name a library with --kernels")
     return calibrated
 
 
 def in_words(choice: Choice) -> str:
-    """The kinds and passes that PyTorch computes: ``window (all), 1x1 small (forward)``."""
+    """The kinds and passes that PyTorch computes: ``window small (all), 1x1 small (forward,
+    channels-last backward weight)``.
+    """
     out = []
     for form in FORMS:
         for size in SIZES:
-            passes = [name for name in PASSES if choice[f"{form} {size} {name}"] == TORCH]
+            of = {name: choice[f"{form} {size} {name}"] for name in PASSES}
+            passes = [name if library == TORCH else f"{library} {name}"
+                      for name, library in of.items() if library != NUMPY]
             if passes:
-                what = "all" if len(passes) == len(PASSES) else ", ".join(passes)
+                what = "all" if passes == [*PASSES] else ", ".join(passes)
                 out.append(f"{form} {size} ({what})")
     return ", ".join(out)

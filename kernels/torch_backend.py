@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcpar.kernels.bfloat16 import is_half, on_copies
-from hpcpar.kernels.conv_choice import NUMPY, PASSES, RULE, TORCH, Choice, conv_kind, in_words
+from hpcpar.kernels.conv_choice import LAST, NUMPY, PASSES, RULE, Choice, conv_kind, in_words
 from hpcpar.kernels.geometry import ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -54,8 +54,8 @@ class TorchBackend(NumpyBackend):
 
     def _call(self, which: int, x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
         """PyTorch's arguments for pass `which` of `PASSES`; None if NumPy computes it."""
-        kind = f"{conv_kind(w, y, spec)} {PASSES[which]}"
-        return _call(x, w, y, spec) if self._choice[kind] == TORCH else None
+        library = self._choice[f"{conv_kind(w, y, spec)} {PASSES[which]}"]
+        return None if library == NUMPY else _call(x, w, y, spec, library == LAST)
 
     def _by_numpy(self, kernel: str, *args: Any) -> None:
         method = getattr(super(), kernel)
@@ -70,7 +70,7 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_forward", x, w, bias, spec, out, tick)
             return
-        y = _forward(call.padded(x), _tensor(w), None if bias is None else _tensor(bias),
+        y = _forward(call.padded(x), call.tensor(w), None if bias is None else _tensor(bias),
                      *call.geometry)
         _store(y, out, tick)
 
@@ -80,11 +80,12 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_backward_data", dy, w, spec, dx, tick)
             return
-        gradient = _tensor(dy)
-        x_shape = gradient.new_empty(1).expand(call.shape)  # PyTorch reads only its shape
-        padded, _, _ = _backward(gradient, x_shape, _tensor(w), None, *call.geometry,
+        gradient = call.tensor(dy)
+        # PyTorch reads only its shape
+        x_shape = torch.empty(call.shape, dtype=gradient.dtype, memory_format=call.form)
+        padded, _, _ = _backward(gradient, x_shape, call.tensor(w), None, *call.geometry,
                                  (True, False, False))
-        _store(torch.constant_pad_nd(padded, [-n for n in call.extra]), dx, tick)
+        _store(_with_pixels(padded, [-n for n in call.extra]), dx, tick)
 
     def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                              dbias: Array | None, tick: Tick | None = None) -> None:
@@ -92,9 +93,9 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_backward_weight", x, dy, spec, dw, dbias, tick)
             return
-        gradient, sums = _tensor(dy), dbias is not None and not is_half(dy)
+        gradient, sums = call.tensor(dy), dbias is not None and not is_half(dy)
         # PyTorch reads only the shape and the type of the weights.
-        weights = gradient.new_empty(dw.shape) if is_half(dy) else _tensor(dw)
+        weights = torch.empty(dw.shape, dtype=gradient.dtype, memory_format=call.form)
         _, weight, bias = _backward(gradient, call.padded(x), weights, dw.shape[:1],
                                     *call.geometry, (False, True, sums))
         if sums:
@@ -138,20 +139,26 @@ class TorchCall:
         Shape of the input with these pixels.
     geometry : tuple
         Stride, padding, dilation, whether it is transposed, output padding, groups.
+    form : torch.memory_format
+        Of PyTorch's inputs.
     """
 
     extra: list[int]
     shape: Ints
     geometry: tuple[Ints, list[int], Ints, bool, Ints, int]
+    form: torch.memory_format
+
+    def tensor(self, array: Array) -> Tensor:
+        """An array as it is, or a copy in another form."""
+        return _tensor(array).contiguous(memory_format=self.form)
 
     def padded(self, x: Array) -> Tensor:
         """The input with the extra pixels."""
-        tensor = _tensor(x)
-        return torch.constant_pad_nd(tensor, self.extra) if any(self.extra) else tensor
+        return _with_pixels(self.tensor(x), self.extra)
 
 
 @lru_cache(maxsize=SHAPES)
-def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
+def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec, last: bool = False) -> TorchCall | None:
     """PyTorch's arguments for a convolution with these shapes; None if it cannot compute it."""
     groups = max(1, len(spec.segments))
     ins, outs = x[1] // groups, y[1] // groups
@@ -173,7 +180,16 @@ def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
         extra[:0] = extra_pixels
         extents.append(n + sum(extra_pixels))
     geometry = (spec.stride, pads, spec.dilation, False, (0,) * len(pads), groups)
-    return TorchCall(extra, (*x[:2], *extents), geometry)
+    form = torch.contiguous_format if not last else (
+        torch.channels_last if len(x) == 4 else torch.channels_last_3d)
+    return TorchCall(extra, (*x[:2], *extents), geometry, form)
+
+
+def _with_pixels(tensor: Tensor, extra: list[int]) -> Tensor:
+    """A tensor with zeros added before and after each axis, or pixels removed; last axis first."""
+    for pads in [max(n, 0) for n in extra], [min(n, 0) for n in extra]:
+        tensor = torch.constant_pad_nd(tensor, pads) if any(pads) else tensor
+    return tensor
 
 
 def _tensor(array: Array) -> Tensor:

@@ -144,17 +144,19 @@ def _refine(args: CalibrateCommand) -> int:
 
 def _kernels(args: CalibrateCommand, w: World, chosen: list[plans.Plan], math_mode: str,
              lines: ProgressBar) -> tuple[Backend, dict[str, float]]:
-    """The kernels, and NumPy's times over PyTorch's if they decide them, in a plan of each network.
-    Collective.
+    """The kernels, and NumPy's times over PyTorch's faster ones if they decide them, in a plan of
+    each network. Collective.
     """
-    name, ratios = kernels_of_all(w, args.kernels), dict[str, float]()
+    name, ratios = kernels_of_all(w, args.kernels), dict[str, tuple[float, ...]]()
     make = partial(backend, args.device, math_mode, w.local_rank, name)
     if args.device == "cpu" and name == AUTO_KERNELS:
         w.agree(make)  # fails where PyTorch cannot be imported
         lines.say("calibrating: convolutions of NumPy and of PyTorch")
         compared = chosen or w.agree(lambda: [_search(args, w.size)(files.load("local"))[0].plan])
-        ratios = conv_probe.numpy_over_torch(w, {p.network: p for p in reversed(compared)}.values())
-    return w.agree(lambda: make(conv_probe.faster(ratios))), ratios
+        ratios = conv_probe.numpy_over_others(w, {
+            p.network: p for p in reversed(compared)}.values())
+    return w.agree(lambda: make(conv_probe.fastest(ratios))), {
+        kind: max(of_torch) for kind, of_torch in ratios.items()}
 
 
 def _run(args: CalibrateCommand, w: World) -> int:

@@ -237,8 +237,8 @@ class Machine:
     anchored : Anchoring or None
         Measured iterations that correct the times (`hpcpar.cost.anchors`).
     convolutions : mapping
-        Library (``numpy`` or ``torch``) of each kind of convolution when this machine was
-        calibrated (`hpcpar.kernels.conv_choice`); empty if unknown.
+        Library of each kind of convolution when this machine was calibrated, one of
+        `hpcpar.kernels.conv_choice.LIBRARIES`; empty if unknown.
     """
 
     name: str

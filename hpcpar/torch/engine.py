@@ -20,6 +20,7 @@ from hpcpar.comm.world import World
 from hpcpar.cost.network.algorithm_choice import schedule_for
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.kernels import backend
+from hpcpar.kernels.conv_choice import AUTO, TORCH
 from hpcpar.kernels.interface import Array
 from hpcpar.network.graph import Network
 from hpcpar.network.layers.base import Shape
@@ -72,7 +73,7 @@ class Engine:
     """
 
     def __init__(self, world: World, network: Network, plan: Plan, seed: int,
-                 kernels: str = "auto", device: str = "cpu", forward_only: bool = False) -> None:
+                 kernels: str = AUTO, device: str = "cpu", forward_only: bool = False) -> None:
         require_ranks(world, plan)
         world.agree(lambda: require(network, plan, not forward_only))
         self.forward_only = forward_only
@@ -81,6 +82,8 @@ class Engine:
         self.schedule: Schedule = forward if forward_only else world.agree(
             lambda: schedule_for(network, plan))
         calibrated = plan.machine.convolutions if plan.machine else None
+        if kernels == AUTO and not calibrated:
+            kernels = TORCH  # which is there
         of_all = kernels_of_all(world, kernels)
         products = GpuOptions(device=device).math_for(plan.precision)
         self.communicator = Communicator(world, world.agree(lambda: backend(

@@ -51,7 +51,8 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
     seed : int
         Seed of dropout.
     kernels : {'auto', 'numpy', 'torch'}
-        The library of convolutions (as for ``hpcpar run --kernels``).
+        The library of convolutions (as for ``hpcpar run --kernels``); ``auto`` is PyTorch's unless
+        the plan's machine was calibrated.
     device : {'cpu', 'gpu'}
         Where ranks compute. On GPUs, tensors are on this rank's card.
     input_gradients : bool

@@ -9,6 +9,7 @@ from hpcpar.errors import InputError
 from hpcpar.kernels import backend, conv_choice
 from hpcpar.kernels.conv_choice import (
     AUTO,
+    LAST,
     NUMPY,
     PASSES,
     RULE,
@@ -20,8 +21,10 @@ from hpcpar.kernels.conv_choice import (
 
 def test_the_faster_library_is_chosen() -> None:
     """NumPy computes the kinds that no plan has."""
-    found = conv_probe.faster({"window small forward": 1.2, "1x1 small forward": 0.9})
-    assert found == dict.fromkeys(RULE, NUMPY) | {"window small forward": TORCH}
+    found = conv_probe.fastest({"window small forward": (1.2, 1.1), "1x1 small forward": (0.9, 0.8),
+                                "window large forward": (1.2, 1.3)})
+    assert found == dict.fromkeys(RULE, NUMPY) | {"window small forward": TORCH,
+                                                  "window large forward": LAST}
 
 
 def test_auto_takes_the_calibrated_choice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,11 +41,11 @@ def test_auto_takes_the_calibrated_choice(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_damaged_choice_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conv_choice, "has_torch", lambda: True)
-    with pytest.raises(InputError, match=r"lacks 'window large forward' = numpy or torch"):
+    with pytest.raises(InputError, match=r"lacks 'window large forward' = numpy, torch or cha"):
         chosen(AUTO, {**RULE, "window large forward": "mkl"})
 
 
 def test_words_name_what_pytorch_computes() -> None:
     choice = dict.fromkeys(RULE, NUMPY) | {f"window large {name}": TORCH for name in PASSES}
-    assert in_words(choice | {"1x1 small forward": TORCH}) == (
-        "1x1 small (forward), window large (all)")
+    assert in_words(choice | {"1x1 small forward": TORCH, "volume small forward": LAST}) == (
+        "1x1 small (forward), window large (all), volume small (channels-last forward)")

@@ -1,6 +1,4 @@
-"""PyTorch's convolutions and batch normalization behind the kernels' interface, held to the cases of
-all backends.
-"""
+"""PyTorch's convolutions and batch normalization, held to the cases of all backends."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ import torch
 
 from hpcpar.kernels import torch_backend
 from hpcpar.kernels.bfloat16 import BFLOAT16, widening
-from hpcpar.kernels.conv_choice import NUMPY, RULE, TORCH
+from hpcpar.kernels.conv_choice import LAST, NUMPY, RULE, TORCH
 from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.interface import address
 from hpcpar.kernels.numpy_backend import NumpyBackend
@@ -28,9 +26,9 @@ from tests.kernel_norm_cases import *  # noqa: F403
 from tests.kernel_support import random
 
 
-@pytest.fixture(scope="module")
-def backend() -> Any:
-    return TorchBackend(dict.fromkeys(RULE, TORCH))
+@pytest.fixture(scope="module", params=[TORCH, LAST])
+def backend(request: pytest.FixtureRequest) -> Any:
+    return TorchBackend(dict.fromkeys(RULE, request.param))
 
 
 @pytest.fixture

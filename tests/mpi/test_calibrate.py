@@ -99,9 +99,9 @@ def test_all_ranks_choose_the_same_kernels(ranks: World, monkeypatch: pytest.Mon
     pytest.importorskip("torch")
     plan = make_plan(NetworkSpec("lenet5", (1, 16, 16), 10), "data", ranks.size, 2 * ranks.size,
                      machine=files.load("local"))
-    ratios = ranks.comm.allgather(conv_probe.numpy_over_torch(ranks, [plan]))
+    ratios = ranks.comm.allgather(conv_probe.numpy_over_others(ranks, [plan]))
     assert set(ratios[0]) == {f"window small {name}" for name in PASSES}
-    assert min(ratios[0].values()) > 0
+    assert min(min(each) for each in ratios[0].values()) > 0
     assert all(each == ratios[0] for each in ratios)
     assert kernels_of_all(ranks, AUTO) == AUTO
     monkeypatch.setattr("hpcpar.comm.device_options.has_torch", lambda: ranks.rank != 0)

@@ -60,28 +60,6 @@ def plain() -> nn.Module:
                          nn.Linear(6 * 36, 5))
 
 
-class Product(nn.Module):
-    """A product with a weight [in, out], which is square: its shape does not tell."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight, self.bias = nn.Parameter(torch.randn(288, 288)), nn.Parameter(torch.randn(288))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return x.flatten(1) @ self.weight + self.bias
-
-
-class Doubled(nn.Module):
-    """A convolution with twice its parameter as its weight."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inner = nn.Conv2d(2, 3, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.conv2d(x, 2 * self.inner.weight, self.inner.bias)
-
-
 def parallel(module: nn.Module, plan: str = "data", **options: Any) -> Any:
     return parallelize(module.double(), (2, 12, 12), BATCH, plan, **options)
 
@@ -267,9 +245,6 @@ def test_misuse_is_refused_in_one_line(batch: tuple[Tensor, Tensor]) -> None:
         model(images[:, :, :5])
     with pytest.raises(InputError, match="1 tensors are missing"):
         model.load_state_dict({k: v for k, v in model.state_dict().items() if k != "0.bias"})
-    for other in Product(), Doubled():
-        with pytest.raises(InputError, match="stores its weights in another form"):
-            parallel(other)
     with pytest.raises(InputError, match="synchronization sharded"):
         parallel(plain(), "data", synchronization="sharded")
     with pytest.raises(InputError, match=f"the plan is for batches of {BATCH}, not {BATCH + 1}"):

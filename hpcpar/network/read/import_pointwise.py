@@ -90,7 +90,7 @@ def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
     if place is None:
         return None
     constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
-    if constant.node is not None or isinstance(imp.owner(constant.stored), Pointwise):
+    if constant.node is not None or imp.owner(constant.stored) is Pointwise:
         return None
     # features may be images of one pixel in the source
     ranks = {len(imp.pixels_of(x)) + 1, imp.dimensions + 1}

@@ -74,8 +74,7 @@ class Importer:
         #: Memory of the computed constants, which are kept.
         self._computed_bytes = 0
         #: Tensors of refused nodes and of nodes that depend on them.
-        self._lost: set[str] = set()
-        self._lost_constants: set[str] = set()
+        self._lost, self._lost_constants = set[str](), set[str]()
         self.views: dict[str, TensorView] = {}
         if operations.channels_last:
             image, shape = f"{operations.input}@", graph.shapes[graph.last]
@@ -87,9 +86,9 @@ class Importer:
         #: Views in an order that no layer can produce.
         self._apart: set[str] = set()
         self.origins: dict[str, tuple[str, ...]] = {}
-        #: Stored tensors behind a node's weights, and the first layer with those tensors.
+        #: Stored tensors behind a node's weights, and the first layer with them and its kind.
         self._weights_of: dict[str, tuple[str, ...]] = {}
-        self._layers_of: dict[tuple[str, ...], str] = {}
+        self._layers_of: dict[tuple[str, ...], tuple[str, type[Layer]]] = {}
         #: `Layer.weights` by node, if they are not simply trained.
         self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
@@ -247,10 +246,9 @@ class Importer:
             why = " ".join(str(err).split())
             raise node.error(f"cannot be computed from constants ({why})") from err
 
-    def owner(self, *stored: str) -> Layer | None:
-        """The layer that has these stored tensors as its weights, if there is one so far."""
-        name = self._layers_of.get(stored)
-        return next((layer for layer in self.graph.layers if layer.name == name), None)
+    def owner(self, *stored: str) -> type[Layer] | None:
+        """The kind of the layer that has these stored tensors as its weights, if there is one."""
+        return self._layers_of[stored][1] if stored in self._layers_of else None
 
     def source(self, node: Node, which: int = 0) -> str:
         """Name of the layer that produces input number `which` of the node."""
@@ -332,6 +330,8 @@ class Importer:
             raise node.error("has no weights")
         stored = [constant.stored for constant in weights]
         names = ("" if transposed else stored[0], *stored[1:])
+        if self.loss.outside and "" in names:
+            raise node.error("its weights are computed, or stored in another form")
         for constant in weights if names not in self._layers_of else ():
             for origin in sorted(constant.origins):
                 owner = self._owners.setdefault(origin, node)
@@ -380,10 +380,10 @@ class Importer:
         if self.graph.layers[-1].has_weights:
             stored = self._weights_of.pop(node.outputs[0], ())
             exact = self.operations.exact_sharing and stored and "" not in stored
-            known = self.owner(*stored) if exact else None
-            if known is not None and type(known) is not layer:
-                raise node.error(f"uses the weights of '{known.name}' in another way")
-            owner = self._layers_of.setdefault(stored, name) if exact else name
+            own = name, layer
+            owner, kind = self._layers_of.setdefault(stored, own) if exact else own
+            if kind is not layer:
+                raise node.error(f"uses the weights of '{owner}' in another way")
             self.origins[name] = stored
             self.graph.layers[-1] = replace(
                 self.graph.layers[-1], weights_of="" if owner == name else owner,

@@ -1,7 +1,10 @@
-"""Parallel models with complex parameters, as neural operators have, train as in PyTorch."""
+"""Parallel models whose parameters no layer holds as they are train as in PyTorch: complex ones, as
+neural operators have, and weights that are computed or stored in another form.
+"""
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 from typing import Any
 
@@ -14,6 +17,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import hpcpar.torch
 from hpcpar.torch.parallelize import parallelize
@@ -39,6 +43,51 @@ class Operator(nn.Module):
         made[:, :, :3, :2] = torch.einsum("bixy,ioxy->boxy", given[:, :, :3, :2], self.low)
         made[:, :, -3:, :2] = torch.einsum("bixy,ioxy->boxy", given[:, :, -3:, :2], self.high)
         return self.last(x + torch.fft.irfft2(made, s=x.shape[-2:]))
+
+
+class Product(nn.Module):
+    """A product with a weight [in, out], which is square: its shape does not tell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(112, 112)), nn.Parameter(torch.randn(112))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1) @ self.weight + self.bias
+
+
+class Doubled(nn.Module):
+    """A convolution with twice its parameter as its weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.conv2d(x, 2 * self.inner.weight, self.inner.bias)
+
+
+class Standardized(nn.Module):
+    """A convolution whose weights have the mean 0 and the deviation 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(2, 3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        w = self.inner.weight
+        w = (w - w.mean((1, 2, 3), keepdim=True)) / w.std((1, 2, 3), keepdim=True)
+        return functional.conv2d(x, w, self.inner.bias)
+
+
+class Normed(nn.Sequential):
+    """Convolutions with `weight_norm`, one of them frozen."""
+
+    def __init__(self) -> None:
+        norm = nn.utils.parametrizations.weight_norm
+        super().__init__(norm(nn.Conv2d(2, 3, 3)), nn.Tanh(), norm(nn.Conv2d(3, 3, 3)), nn.Tanh(),
+                         nn.Conv2d(3, 2, 1))
+        self[2].requires_grad_(False)
 
 
 def made() -> nn.Module:
@@ -80,3 +129,26 @@ def test_complex_parameters_train_as_in_pytorch() -> None:
     for name, parameter in pair[0].named_parameters():
         assert saved[name].dtype is parameter.dtype
         torch.testing.assert_close(saved[name], parameter.detach(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("make", [Product, Doubled, Standardized, Normed])
+def test_weights_in_another_form_train_as_in_pytorch(make: type[nn.Module]) -> None:
+    torch.manual_seed(2)
+    alone = make().double()
+    parallel = parallelize(copy.deepcopy(alone), SHAPE, BATCH, "data")
+    optimizers = [torch.optim.SGD(model.parameters(), 0.01, momentum=0.9)
+                  for model in (alone, parallel)]
+    for step in range(3):
+        images = numbers(step, BATCH, *SHAPE)
+        y = alone(images)
+        targets = numbers(step + 9, *y.shape)
+        (y - targets).square().mean().backward()
+        hpcpar.torch.mean((parallel(images) - parallel.local(targets)).square(),
+                          parallel).backward()
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad()
+    saved = parallel.state_dict()
+    assert saved.keys() == alone.state_dict().keys()
+    for name, value in alone.state_dict().items():
+        torch.testing.assert_close(saved[name], value, rtol=1e-9, atol=1e-12)
