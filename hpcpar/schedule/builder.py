@@ -161,7 +161,7 @@ class Builder(Emitter):
         ends = closes(self.network, self.plan, summed(self.plan, layers), self.plan.bucket_bytes)
         closes_bucket = dict(zip(names, ends, strict=True))
         self._received.clear()
-        segment = self.recompute.segment_of(layers[-1].name) if moving else 0
+        segment = self.recompute.segment_of(layers[-1].name) if moving and layers else 0
         for layer in reversed(layers):
             if moving and self.recompute.segment_of(layer.name) != segment:
                 segment = self.recompute.segment_of(layer.name)

@@ -13,6 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
+import hpcpar  # noqa: E402
 from hpcpar.cli.main import main  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
 from hpcpar.network import from_torch  # noqa: E402
@@ -25,10 +26,12 @@ from hpcpar.network.layers import (  # noqa: E402
     GlobalAvgPool,
     Linear,
     MeanSquaredError,
+    Outputs,
     Pad,
     ReLU,
     SoftmaxCrossEntropy,
 )
+from hpcpar.network.read.torch_module import traced  # noqa: E402
 
 SHAPE = (3, 10, 12)
 
@@ -222,6 +225,13 @@ def test_unsupported_modules_are_named(module: Any, message: str) -> None:
     with pytest.raises(InputError) as err:
         from_torch(module(), SHAPE)
     assert message in str(err.value) and "\n" not in str(err.value)
+
+
+def test_pooled_features_as_the_output_are_planned() -> None:
+    """One weird trick switches at the loss, where nothing is left to run in passes."""
+    module = nn.Sequential(nn.Conv2d(3, 6, 3), nn.AdaptiveAvgPool2d(1))
+    network = traced(module, SHAPE, Outputs).network
+    assert hpcpar.plan(network, ranks=2, batch=8, strategy="auto").plan.ranks == 2
 
 
 MODEL = '''
