@@ -77,7 +77,7 @@ def column(a: np.ndarray, axes: int) -> np.ndarray:
 
 @pytest.fixture
 def sums_tolerance() -> float:
-    """Of the sums of gradients, which are added in float64."""
+    """How far sums of gradients, which are added in float64, may be off."""
     return 1e-9
 
 
