@@ -116,7 +116,10 @@ def _part(place: TensorPlace, value: Array) -> Array:
 def held(p: Parameters, place: TensorPlace, flat: Array) -> Array:
     """This rank's part of a weight or bias in a flat buffer."""
     value = p.split(flat)[place.what == "bias"]
-    return value if place.first is None else _part(place, value).reshape(place.shape)
+    if place.first is None:
+        return value
+    part = _part(place, value)
+    return part.reshape(place.shape if value.size else (0, *place.shape[1:]))
 
 
 def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],
@@ -181,9 +184,10 @@ def differences(shapes: Mapping[str, Shape],
 
 def own_part(executor: Executor, place: TensorPlace, whole: Tensor) -> NDArray[Any]:
     """This rank's part of a whole tensor, or of its optimizer state."""
-    if place.first is not None:
-        return whole.detach().cpu().numpy()
     p = executor.parameters[place.layer.name]
+    if place.first is not None:
+        part = whole.detach().cpu().numpy()
+        return part if p.flat.size else np.empty((0, *place.shape[1:]), part.dtype)
     rows = to_ours(executor.network, place, whole.detach().cpu().numpy())[p.start:p.stop]
     return rows[:, slice(*p.columns)] if place.what == "weight" and rows.ndim > 1 else rows
 

@@ -104,14 +104,17 @@ def numbers(seed: int, *shape: int) -> Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def test_complex_parameters_train_as_in_pytorch() -> None:
-    """Weights, the norm of the gradients, and a loop that goes on from its state."""
-    pair: list[Any] = [made(), parallelize(made(), SHAPE, BATCH, "data")]
+@pytest.mark.parametrize("strategy", ["data"] + ["pipeline"] * (SIZE in (2, 3)))
+def test_complex_parameters_train_as_in_pytorch(strategy: str) -> None:
+    """Weights, the norm of the gradients, and a loop that goes on from its state; in a pipeline,
+    ranks without the part have nothing of them.
+    """
+    pair: list[Any] = [made(), parallelize(made(), SHAPE, BATCH, strategy)]
     optimizers = [torch.optim.Adam(model.parameters(), 0.01, eps=1e-3) for model in pair]
     for step in range(4):
         if step == 2:
             state = pair[1].state_dict(), hpcpar.torch.optimizer_state_dict(pair[1], optimizers[1])
-            pair[1] = parallelize(made(), SHAPE, BATCH, "data")
+            pair[1] = parallelize(made(), SHAPE, BATCH, strategy)
             optimizers[1] = torch.optim.Adam(pair[1].parameters(), 0.01, eps=1e-3)
             pair[1].load_state_dict(state[0])
             hpcpar.torch.load_optimizer_state_dict(pair[1], optimizers[1], state[1])
