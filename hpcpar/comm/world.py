@@ -200,10 +200,10 @@ class World:
             value = action()
         except (InputError, RunError) as err:
             error = err
-        told = None if error is None else (type(error).__name__, str(error))
+        told = None if error is None else (isinstance(error, InputError), str(error))
         errors = self.share("a check on all ranks", told, in_loop=False)
-        for kind, text in filter(None, errors.values()):
-            raise on_all_ranks((InputError if kind == "InputError" else RunError)(text))
+        for of_input, text in filter(None, errors.values()):
+            raise on_all_ranks((InputError if of_input else RunError)(text))
         return value  # type: ignore[return-value]
 
     def first(self, action: Callable[[], T]) -> T:

@@ -119,7 +119,8 @@ def held(p: Parameters, place: TensorPlace, flat: Array) -> Array:
     if place.first is None:
         return value
     part = _part(place, value)
-    return part.reshape(place.shape if value.size else (0, *place.shape[1:]))
+    fits = part.size == np.prod(place.shape, dtype=int)
+    return part.reshape(place.shape if fits else (0, *place.shape[1:]))
 
 
 def own_parts(executor: Executor, by_name: Mapping[str, TensorPlace],

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import hpcpar.torch
+from hpcpar.errors import InputError
 from hpcpar.torch.parallelize import parallelize
 
 SIZE = world().size
@@ -132,6 +133,12 @@ def test_complex_parameters_train_as_in_pytorch(strategy: str) -> None:
     for name, parameter in pair[0].named_parameters():
         assert saved[name].dtype is parameter.dtype
         torch.testing.assert_close(saved[name], parameter.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_what_cannot_be_read_is_an_input_error_on_every_rank() -> None:
+    module = nn.Sequential(nn.Conv2d(2, 2, 3), nn.BatchNorm2d(2, track_running_stats=False))
+    with pytest.raises(InputError, match=r"operator batch_norm\.default is not supported"):
+        parallelize(module, SHAPE, BATCH, "data")
 
 
 @pytest.mark.parametrize("make", [Product, Doubled, Standardized, Normed])
