@@ -7,7 +7,7 @@ implements it. Only `backend` imports CuPy and PyTorch.
 from __future__ import annotations
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.kernels.conv_choice import NUMPY, TORCH, Choice, chosen
+from hpcpar.kernels.conv_choice import NUMPY, Choice, chosen
 from hpcpar.kernels.interface import Backend, MathMode
 
 
