@@ -167,9 +167,13 @@ class Pair:
         executor, known = self.model.engine.executor, dict(self.module.named_parameters())
         largest = max(float(p.grad.abs().max()) for p in known.values() if p.grad is not None)
         for name, p in self.model.named_parameters():
-            if p.grad is None or known[name].grad is None:
+            theirs = known[name].grad
+            if theirs is None:
                 continue
-            part = tensors.own_part(executor, self.model.tensor_places[name], known[name].grad)
+            if p.grad is None:
+                yield f"step {step}: {name} has no gradient"
+                continue
+            part = tensors.own_part(executor, self.model.tensor_places[name], theirs)
             yield from differs(f"step {step}: gradient of {name}", p.grad,
                                torch.from_numpy(part.copy()).reshape(p.shape), 1e-3 * largest)
 

@@ -59,6 +59,15 @@ def test_pads_of_one_side_are_added() -> None:
     assert call is not None and call.extra == [0, 1, 0, 1] and call.shape == (2, 4, 9, 9)
 
 
+def test_a_block_may_read_its_padding_alone(backend: Any) -> None:
+    """One output, two pixels before the only input."""
+    spec = ConvSpec((1, 1), (1, 1), ((0, 0), (2, 0)), (Segment(0, 1, 0, 1),))
+    x, w, y, dx = (np.ones((1, 1, 1, 1), np.float32) for _ in range(4))
+    backend.conv_forward(x, w, None, spec, y)
+    backend.conv_backward_data(x, w, spec, dx)
+    assert (y.item(), dx.item()) == (0, 0)
+
+
 @pytest.mark.parametrize("name", ["forward", "backward data", "backward weight"])
 def test_the_choice_decides_each_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
