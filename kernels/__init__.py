@@ -7,7 +7,7 @@ implements it. Only `backend` imports CuPy and PyTorch.
 from __future__ import annotations
 
 from hpcpar.errors import InputError, unknown
-from hpcpar.kernels.conv_choice import NUMPY, Choice, chosen
+from hpcpar.kernels.conv_choice import NUMPY, TORCH, Choice, chosen
 from hpcpar.kernels.interface import Backend, MathMode
 
 
@@ -24,9 +24,9 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0, kernels: str =
     local_rank
         Rank of this process on its node, which selects the GPU.
     kernels
-        Library for convolutions on a CPU, from `conv_choice.CPU_KERNELS`.
+        Library for convolutions, from `conv_choice.CONVOLUTIONS`; a GPU's own is cuDNN.
     calibrated
-        The machine's choice for ``auto`` (`Machine.convolutions`).
+        The machine's choice for ``auto`` on a CPU (`Machine.convolutions`).
 
     Raises
     ------
@@ -43,8 +43,7 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0, kernels: str =
             try:
                 from hpcpar.kernels.torch_backend import TorchBackend
             except ImportError as err:
-                raise InputError(f"--kernels torch needs PyTorch ({err}); install it with: pip "
-                                 "install 'hpcpar[torch]', or use --kernels numpy") from err
+                raise _needs_torch(err) from err
             return TorchBackend(choice)
         from hpcpar.kernels.numpy_backend import NumpyBackend
 
@@ -55,5 +54,16 @@ def backend(device: str, math: str = "fp32", local_rank: int = 0, kernels: str =
         except ImportError as err:
             raise InputError(f"--device gpu needs CuPy ({err}); install it with: pip install "
                              "'hpcpar[gpu]', or use --device cpu") from err
-        return CupyBackend(local_rank=local_rank, math=MathMode(math))
+        if kernels != TORCH:
+            return CupyBackend(local_rank=local_rank, math=MathMode(math))
+        try:
+            from hpcpar.kernels.cupy_torch import TorchGpuBackend
+        except ImportError as err:
+            raise _needs_torch(err) from err
+        return TorchGpuBackend(local_rank, MathMode(math))
     raise unknown("device", device, ("cpu", "gpu"))
+
+
+def _needs_torch(err: ImportError) -> InputError:
+    return InputError(f"--kernels torch needs PyTorch ({err}); install it with: pip install "
+                      "'hpcpar[torch]', or drop it")

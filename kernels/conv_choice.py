@@ -12,8 +12,8 @@ from hpcpar.kernels.geometry import ConvSpec, Ints
 NUMPY, TORCH, LAST, AUTO = "numpy", "torch", "channels-last", "auto"
 #: NumPy, PyTorch on the arrays as they are, and PyTorch on copies with the channels last.
 LIBRARIES = (NUMPY, TORCH, LAST)
-#: Kernel on CPUs: the calibrated choice, or one library.
-CPU_KERNELS = (AUTO, NUMPY, TORCH)
+#: Kernels of convolutions: the default (on CPUs the calibrated choice), or one library.
+CONVOLUTIONS = (AUTO, NUMPY, TORCH)
 PASSES = ("forward", "backward data", "backward weight")
 FORMS = ("1x1", "strided 1x1", "window", "volume", "grouped")
 SIZES = ("small", "large")
@@ -45,7 +45,7 @@ def has_torch() -> bool:
 
 
 def chosen(kernels: str, calibrated: Choice) -> Choice:
-    """The choice for an option of `CPU_KERNELS`; ``auto`` is NumPy unless a calibration measured
+    """The choice for an option of `CONVOLUTIONS`; ``auto`` is NumPy unless a calibration measured
     that PyTorch is faster.
 
     Parameters

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 Ints = tuple[int, ...]
 #: (before, after) per image axis.
 Pads = tuple[tuple[int, int], ...]
+#: Size of caches by geometry: larger than the number of different convolutions in a network.
+SHAPES = 1024
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpcpar.kernels import numpy_columns, numpy_depthwise
-from hpcpar.kernels.geometry import ConvSpec, Ints
+from hpcpar.kernels.geometry import SHAPES, ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_blocks import Scratch, blas_input, has_flat_images
 from hpcpar.kernels.numpy_columns import TILE
@@ -30,8 +30,6 @@ COLUMN_BYTES = 6 << 20
 WEIGHT_COLUMN_BYTES = 12 << 20
 #: With fewer pixels per image, even 1x1 kernels gather several images into one product.
 NARROW = 96
-#: Size of the cache of geometries: larger than the number of different convolutions in a network.
-SHAPES = 1024
 
 
 class ConvGroup(NamedTuple):

@@ -5,8 +5,6 @@ normalization.
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,10 +17,8 @@ from hpcpar.kernels.geometry import ConvSpec, Ints
 from hpcpar.kernels.interface import Array, Tick
 from hpcpar.kernels.numpy_backend import NumpyBackend
 from hpcpar.kernels.numpy_batchnorm import backward_line, forward_line
-from hpcpar.kernels.numpy_conv import SHAPES
+from hpcpar.kernels.torch_conv import TorchCall, torch_call
 
-_forward = torch.ops.aten.convolution.default
-_backward = torch.ops.aten.convolution_backward.default
 _norm_backward = torch.ops.aten.native_batch_norm_backward.default
 #: Numbers of two parameters of glibc's mallopt.
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
@@ -55,7 +51,7 @@ class TorchBackend(NumpyBackend):
     def _call(self, which: int, x: Ints, w: Ints, y: Ints, spec: ConvSpec) -> TorchCall | None:
         """PyTorch's arguments for pass `which` of `PASSES`; None if NumPy computes it."""
         library = self._choice[f"{conv_kind(w, y, spec)} {PASSES[which]}"]
-        return None if library == NUMPY else _call(x, w, y, spec, library == LAST)
+        return None if library == NUMPY else torch_call(x, w, y, spec, library == LAST)
 
     def _by_numpy(self, kernel: str, *args: Any) -> None:
         method = getattr(super(), kernel)
@@ -70,9 +66,8 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_forward", x, w, bias, spec, out, tick)
             return
-        y = _forward(call.padded(x), call.tensor(w), None if bias is None else _tensor(bias),
-                     *call.geometry)
-        _store(y, out, tick)
+        _store(call.forward(_tensor(x), _tensor(w), None if bias is None else _tensor(bias)), out,
+               tick)
 
     def conv_backward_data(self, dy: Array, w: Array, spec: ConvSpec, dx: Array,
                            tick: Tick | None = None) -> None:
@@ -80,12 +75,7 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_backward_data", dy, w, spec, dx, tick)
             return
-        gradient = call.tensor(dy)
-        # PyTorch reads only its shape
-        x_shape = torch.empty(call.shape, dtype=gradient.dtype, memory_format=call.form)
-        padded, _, _ = _backward(gradient, x_shape, call.tensor(w), None, *call.geometry,
-                                 (True, False, False))
-        _store(_with_pixels(padded, [-n for n in call.extra]), dx, tick)
+        _store(call.backward_data(_tensor(dy), _tensor(w)), dx, tick)
 
     def conv_backward_weight(self, x: Array, dy: Array, spec: ConvSpec, dw: Array,
                              dbias: Array | None, tick: Tick | None = None) -> None:
@@ -93,11 +83,8 @@ class TorchBackend(NumpyBackend):
         if call is None:
             self._by_numpy("conv_backward_weight", x, dy, spec, dw, dbias, tick)
             return
-        gradient, sums = call.tensor(dy), dbias is not None and not is_half(dy)
-        # PyTorch reads only the shape and the type of the weights.
-        weights = torch.empty(dw.shape, dtype=gradient.dtype, memory_format=call.form)
-        _, weight, bias = _backward(gradient, call.padded(x), weights, dw.shape[:1],
-                                    *call.geometry, (False, True, sums))
+        gradient, sums = _tensor(dy), dbias is not None and not is_half(dy)
+        weight, bias = call.backward_weight(_tensor(x), gradient, dw.shape, sums)
         if sums:
             _store(bias, dbias)
         elif dbias is not None:  # oneDNN would round them
@@ -125,71 +112,6 @@ class TorchBackend(NumpyBackend):
         _to_line(dy, dy_factor, addend, dx)
         factor = torch.from_numpy(x_factor.astype(x.dtype).reshape(-1, *(1,) * (x.ndim - 2)))
         _tensor(dx).addcmul_(_tensor(x), factor)
-
-
-@dataclass(frozen=True)
-class TorchCall:
-    """The arguments of a convolution in PyTorch, whose own padding is equal on both sides.
-
-    Attributes
-    ----------
-    extra : list of int
-        Pixels to add before and after each image axis, last axis first; negative to remove some.
-    shape : tuple of int
-        Shape of the input with these pixels.
-    geometry : tuple
-        Stride, padding, dilation, whether it is transposed, output padding, groups.
-    form : torch.memory_format
-        Of PyTorch's inputs.
-    """
-
-    extra: list[int]
-    shape: Ints
-    geometry: tuple[Ints, list[int], Ints, bool, Ints, int]
-    form: torch.memory_format
-
-    def tensor(self, array: Array) -> Tensor:
-        """An array as it is, or a copy in another form."""
-        return _tensor(array).contiguous(memory_format=self.form)
-
-    def padded(self, x: Array) -> Tensor:
-        """The input with the extra pixels."""
-        return _with_pixels(self.tensor(x), self.extra)
-
-
-@lru_cache(maxsize=SHAPES)
-def _call(x: Ints, w: Ints, y: Ints, spec: ConvSpec, last: bool = False) -> TorchCall | None:
-    """PyTorch's arguments for a convolution with these shapes; None if it cannot compute it."""
-    groups = max(1, len(spec.segments))
-    ins, outs = x[1] // groups, y[1] // groups
-    equal = all((s.in_start, s.in_stop, s.out_start, s.out_stop)
-                == (g * ins, (g + 1) * ins, g * outs, (g + 1) * outs)
-                for g, s in enumerate(spec.segments))
-    if not spec.segments or 0 in (*x, *w, *y) or not equal or (
-            x[1], y[1]) != (groups * ins, groups * outs):
-        return None
-    extra: list[int] = []
-    pads, extents = [], []
-    for axis, (before, _) in enumerate(spec.pads):
-        n, stride = x[2 + axis], spec.stride[axis]
-        reach = (y[2 + axis] - 1) * stride + spec.dilation[axis] * (w[2 + axis] - 1) + 1
-        after = reach - n - before
-        symmetric = after <= before and n + 2 * before - reach < stride
-        pads.append(before if symmetric else 0)
-        extra_pixels = (0, 0) if symmetric else (before, after)
-        extra[:0] = extra_pixels
-        extents.append(n + sum(extra_pixels))
-    geometry = (spec.stride, pads, spec.dilation, False, (0,) * len(pads), groups)
-    form = torch.contiguous_format if not last else (
-        torch.channels_last if len(x) == 4 else torch.channels_last_3d)
-    return TorchCall(extra, (*x[:2], *extents), geometry, form)
-
-
-def _with_pixels(tensor: Tensor, extra: list[int]) -> Tensor:
-    """A tensor with zeros added before and after each axis, or pixels removed; last axis first."""
-    for pads in [max(n, 0) for n in extra], [min(n, 0) for n in extra]:
-        tensor = torch.constant_pad_nd(tensor, pads) if any(pads) else tensor
-    return tensor
 
 
 def _tensor(array: Array) -> Tensor:

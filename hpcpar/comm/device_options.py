@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hpcpar.comm.transport import Transport
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError
-from hpcpar.kernels.conv_choice import AUTO, CPU_KERNELS, NUMPY, has_torch
+from hpcpar.kernels.conv_choice import AUTO, CONVOLUTIONS, NUMPY, has_torch
 from hpcpar.kernels.interface import MathMode
 from hpcpar.options import other_names
 from hpcpar.options.checks import OneOf
@@ -22,23 +22,24 @@ GRAPHS = ("auto", "off")
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceOptions(OptionGroup, section="machine"):
-    """Where ranks compute, and which convolution kernels CPUs use.
+    """Where ranks compute, and by which convolution kernels.
 
     Raises
     ------
     InputError
-        CPU kernels are chosen for GPUs.
+        NumPy's kernels are chosen for GPUs.
     """
 
     device: str = option("cpu", OneOf(DEVICES, other_names.DEVICES), "where ranks compute",
                          first=True)
     kernels: str = option(
-        AUTO, OneOf(CPU_KERNELS), "convolutions on CPUs: hpcpar's own with NumPy, PyTorch's "
-        "(oneDNN; needs the extra torch), or for each kind the one that a calibration found faster")
+        AUTO, OneOf(CONVOLUTIONS), "convolutions: hpcpar's own with NumPy, PyTorch's (oneDNN, or "
+        "cuDNN on GPUs; needs the extra torch), or on CPUs for each kind the one that a "
+        "calibration found faster, on GPUs hpcpar's own with cuDNN")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.device == "gpu" and self.kernels != AUTO:
+        if self.device == "gpu" and self.kernels == NUMPY:
             raise InputError(f"--kernels {self.kernels} runs on CPUs, but --device is gpu: drop "
                              "one of them")
 

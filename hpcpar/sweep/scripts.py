@@ -75,8 +75,8 @@ def layers_options(study: Study) -> list[str]:
 def device_options(study: Study) -> list[str]:
     """The options that say what ranks compute on."""
     gpu = ["--transport", study.transport, "--math", study.math, "--graphs", study.graphs]
-    cpu = ["--kernels", study.kernels]
-    return ["--device", study.device, *(gpu if study.device == "gpu" else cpu)]
+    return ["--device", study.device, "--kernels", study.kernels,
+            *(gpu if study.device == "gpu" else ())]
 
 
 def _limit_s(study: Study, asked: BatchOptions, job: BatchJob) -> int:

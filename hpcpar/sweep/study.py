@@ -17,7 +17,7 @@ from hpcpar.comm.transport import Transport
 from hpcpar.errors import InputError
 from hpcpar.io.files import write_text
 from hpcpar.io.schema import Bytes, Count, Extent, one_of, plain, read_json
-from hpcpar.kernels.conv_choice import AUTO, CPU_KERNELS
+from hpcpar.kernels.conv_choice import AUTO, CONVOLUTIONS
 from hpcpar.kernels.interface import MathMode
 from hpcpar.machine import files
 from hpcpar.machine.model import Machine
@@ -86,8 +86,8 @@ class Study:
     #: The way of messages between GPUs, and the precision of their float32 products.
     transport: Annotated[str, one_of(*Transport)] = "staged"
     math: Annotated[str, one_of(*MathMode)] = "fp32"
-    #: Whose convolutions run on CPUs.
-    kernels: Annotated[str, one_of(*CPU_KERNELS)] = AUTO
+    #: Whose convolutions run.
+    kernels: Annotated[str, one_of(*CONVOLUTIONS)] = AUTO
     #: Whether GPUs replay iterations.
     graphs: Annotated[str, one_of(*GRAPHS)] = GRAPHS[0]
     #: Nodes by number of ranks (as text: keys of JSON).
@@ -145,7 +145,7 @@ class Study:
             "device": self.device,
             **({"transport": self.transport, "math": self.math, "graphs": self.graphs}
                if self.device == "gpu" else {}),
-            **({"kernels": self.kernels} if self.device == "cpu" else {}),
+            **({"kernels": self.kernels} if self.device == "cpu" or self.kernels != AUTO else {}),
             **({"simulated": True} if self.simulates(case) else {}),
         }
 

@@ -82,7 +82,7 @@ class Engine:
         self.schedule: Schedule = forward if forward_only else world.agree(
             lambda: schedule_for(network, plan))
         calibrated = plan.machine.convolutions if plan.machine else None
-        if kernels == AUTO and not calibrated:
+        if device == "cpu" and kernels == AUTO and not calibrated:
             kernels = TORCH  # which is there
         of_all = kernels_of_all(world, kernels)
         products = GpuOptions(device=device).math_for(plan.precision)

@@ -14,7 +14,7 @@ from hpcpar.api.sources import MachineLike
 from hpcpar.comm.device_options import GpuOptions
 from hpcpar.comm.world import World, world
 from hpcpar.errors import InputError
-from hpcpar.kernels.conv_choice import AUTO
+from hpcpar.kernels.conv_choice import AUTO, NUMPY
 from hpcpar.network.layers import Input, Outputs, Shape
 from hpcpar.network.read.operations import first_three
 from hpcpar.network.read.torch_module import TracedModule, traced
@@ -69,7 +69,7 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
     InputError
         The module cannot be traced, or the plan does not fit; on every rank.
     """
-    if device == "gpu" and kernels != AUTO:
+    if device == "gpu" and kernels == NUMPY:
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
     require_one_world(ranks)

@@ -13,13 +13,14 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 
-from hpcpar.kernels import torch_backend
+from hpcpar.kernels import torch_backend, torch_conv
 from hpcpar.kernels.bfloat16 import BFLOAT16, widening
 from hpcpar.kernels.conv_choice import LAST, NUMPY, RULE, TORCH
 from hpcpar.kernels.geometry import ConvSpec, Segment
 from hpcpar.kernels.interface import address
 from hpcpar.kernels.numpy_backend import NumpyBackend
-from hpcpar.kernels.torch_backend import TorchBackend, _call
+from hpcpar.kernels.torch_backend import TorchBackend
+from hpcpar.kernels.torch_conv import torch_call
 from tests.kernel_conv_cases import *  # noqa: F403
 from tests.kernel_conv_cases import ConvCase, plain_conv
 from tests.kernel_norm_cases import *  # noqa: F403
@@ -44,18 +45,18 @@ def spec_of(*segments: Segment, pads: tuple[int, int] = (1, 1)) -> ConvSpec:
 def test_pytorch_computes_equal_groups() -> None:
     """Equal groups over all channels."""
     whole = spec_of(Segment(0, 4, 0, 6))
-    assert _call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8), whole) is not None
+    assert torch_call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8), whole) is not None
     halves = spec_of(Segment(0, 2, 0, 3), Segment(2, 4, 3, 6))
-    assert _call((2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 8, 8), halves) is not None
+    assert torch_call((2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 8, 8), halves) is not None
     uneven = spec_of(Segment(0, 2, 0, 2), Segment(2, 4, 2, 6))
-    assert _call((2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 8, 8), uneven) is None
-    assert _call((0, 4, 8, 8), (6, 4, 3, 3), (0, 6, 8, 8), whole) is None
+    assert torch_call((2, 4, 8, 8), (6, 2, 3, 3), (2, 6, 8, 8), uneven) is None
+    assert torch_call((0, 4, 8, 8), (6, 4, 3, 3), (0, 6, 8, 8), whole) is None
 
 
 def test_pads_of_one_side_are_added() -> None:
     """A block of a cut image has its padding on one side."""
     block = spec_of(Segment(0, 4, 0, 6), pads=(0, 1))
-    call = _call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 7, 7), block)
+    call = torch_call((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 7, 7), block)
     assert call is not None and call.extra == [0, 1, 0, 1] and call.shape == (2, 4, 9, 9)
 
 
@@ -72,8 +73,8 @@ def test_a_block_may_read_its_padding_alone(backend: Any) -> None:
 def test_the_choice_decides_each_pass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     called = []
     for kernel in "_forward", "_backward":
-        function = getattr(torch_backend, kernel)
-        monkeypatch.setattr(torch_backend, kernel, lambda *args, f=function: (
+        function = getattr(torch_conv, kernel)
+        monkeypatch.setattr(torch_conv, kernel, lambda *args, f=function: (
             called.append(args[-1]), f(*args))[1])
     backend = TorchBackend(dict.fromkeys(RULE, NUMPY) | {f"window small {name}": TORCH})
     x, w, dy = (np.ones(s, np.float32) for s in ((2, 4, 8, 8), (6, 4, 3, 3), (2, 6, 8, 8)))

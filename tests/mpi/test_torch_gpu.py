@@ -82,5 +82,5 @@ def test_pytorch_may_call_from_a_thread_of_its_own(batch: tuple[Tensor, Tensor],
 
 
 def test_kernels_of_cpus_are_refused(communicator: Communicator) -> None:
-    with pytest.raises(InputError, match="kernels='torch' runs on CPUs, but device is gpu"):
-        parallel(plain(), kernels="torch")
+    with pytest.raises(InputError, match="kernels='numpy' runs on CPUs, but device is gpu"):
+        parallel(plain(), kernels="numpy")

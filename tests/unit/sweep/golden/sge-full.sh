@@ -24,7 +24,7 @@ run() { # run CASE LAUNCHER...: a failed case does not stop the next one
   local case=$1 status=0
   shift
   [ ! -e "$case/exit" ] || return 0
-  await "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device gpu --transport direct --math fp32 --graphs off \
+  await "$@" /venv/bin/python child.py run --plan "$case/plan.json" --out "$case/run.h5" --data /data/digits.h5 --steps 30 --device gpu --kernels auto --transport direct --math fp32 --graphs off \
     >"$case/log" 2>&1 || status=$?
   [ -z "$asked" ] || [ "$status" = 0 ] || exit "$status"
   printf '%s\n' "$status" >"$case/exit.tmp"
