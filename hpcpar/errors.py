@@ -5,7 +5,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
+E = TypeVar("E", bound=Exception)
 #: Control characters except tab and newline, bidirectional controls, and surrogates.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -27,9 +29,9 @@ class RunError(RuntimeError):
     everywhere = False
 
 
-def on_all_ranks(error: InputError | RunError) -> InputError | RunError:
-    """Marks an error that every rank raises."""
-    error.everywhere = True
+def on_all_ranks(error: E) -> E:
+    """Marks an error of which every rank knows: each raises one."""
+    error.everywhere = True  # type: ignore[attr-defined]
     return error
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -189,22 +189,28 @@ class World:
 
     def agree(self, action: Callable[[], T]) -> T:
         """Run `action` on every rank. If it raises an `InputError` or `RunError` on some ranks, all
-        ranks raise the error of the lowest of them.
+        ranks raise the error of the lowest of them. Any other error is raised on its own rank, and
+        a `RunError` that names it on the others.
 
         Use it before the first message for actions that can fail on some ranks only (a file that is
         missing on one node).
         """
-        error: InputError | RunError | None = None
-        value: T | None = None
+        error: Exception | None = None
+        text, value = "", cast(T, None)
         try:
             value = action()
         except (InputError, RunError) as err:
+            error, text = err, str(err)
+        except Exception as err:
             error = err
-        told = None if error is None else (isinstance(error, InputError), str(error))
+            text = f"rank {self.rank} on {self.hostname} failed with {type(err).__name__}: {err}"
+        told = None if error is None else (isinstance(error, InputError), text)
         errors = self.share("a check on all ranks", told, in_loop=False)
+        if not isinstance(error, InputError | RunError | None):
+            raise on_all_ranks(error)
         for of_input, text in filter(None, errors.values()):
             raise on_all_ranks((InputError if of_input else RunError)(text))
-        return value  # type: ignore[return-value]
+        return value
 
     def first(self, action: Callable[[], T]) -> T:
         """Run `action` on rank 0; return its result, or raise its error, on every rank."""

@@ -133,3 +133,18 @@ def test_a_nan_that_one_rank_does_not_count_stays_out_of_a_sum(
     monkeypatch.setattr(model.engine, "counts", world().rank == 0)
     own: Tensor = torch.tensor(1.0 if world().rank == 0 else float("nan"))
     assert float(hpcpar.torch.sum(own, model)) == 1.0
+
+
+def test_a_defect_on_one_rank_ends_all() -> None:
+    """As a crash while rank 0 plans: others would wait for the plan."""
+    ranks = world()
+
+    def divide() -> float:
+        return 1 / (0 if ranks.rank == ODD else 1)
+
+    error = ZeroDivisionError if ranks.rank == ODD else RunError
+    with pytest.raises(error) as caught:
+        ranks.agree(divide)
+    assert caught.value.everywhere
+    if ranks.rank != ODD:
+        assert f"rank {ODD} on {ranks.hostname} failed with ZeroDivisionError" in str(caught.value)
