@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_unflatten
 from hpcpar.comm.world import World
 from hpcpar.errors import InputError, RunError, on_all_ranks
 from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.evaluation import Evaluation
 from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.plan.plan import Plan
 from hpcpar.torch import samples, tensors
@@ -92,7 +93,7 @@ class ParallelModule(nn.Module):
         self._modules, self._parameters, self._buffers = (
             root._modules, root._parameters, root._buffers)
         self.training = root.training
-        self._modes = Modes(self, self.engine.network)
+        self._modes = Modes(self, self._traced)
         #: Parameters whose gradient the schedule does not compute.
         self._untrained = [(name, p) for name, p in self.named_parameters() if
                            name in self.tensor_places
@@ -155,7 +156,7 @@ class ParallelModule(nn.Module):
             [batch, ...]; with the output's shape, or if the last axes have the extents of its image
             axes, cut as the output. Those of another image, or of a rank's box, are refused.
         of : int
-            Number of the output.
+            Number of the output, in training.
         incomplete : bool
             The batch has fewer samples than a full one (see `forward`).
         """
@@ -188,22 +189,22 @@ class ParallelModule(nn.Module):
             raise InputError("a training iteration takes a full batch; leave the last samples of "
                              "an epoch out (drop_last=True)")
         if not self.training:
-            self._modes.require_evaluation()
-            return self._evaluate(images, incomplete)
+            return self._evaluate(images, incomplete, self._modes.require_evaluation())
         self._begin_training()
         box = self._boxes.taken(images, self.training, returns=True)
         if torch.is_grad_enabled():
             return self._structured(SchedulePasses.apply(self._anchor, self, box, images))
         return self._structured(self.run_forward(box))
 
-    def _evaluate(self, images: Tensor, incomplete: bool) -> Any:
+    def _evaluate(self, images: Tensor, incomplete: bool, returned: Evaluation) -> Any:
         present = torch.from_numpy(self.engine.own_rows < (len(images) if incomplete
                                                            else self.plan.batch))
         if incomplete:
             missing = self.plan.batch - len(images)
             images = torch.cat([images, images.new_zeros(missing, *self._image)])
         outputs = self._boxes.shaped(self.engine.evaluate(self._boxes.taken(images, self.training)))
-        return self._structured([out[present] for out in outputs] if incomplete else outputs)
+        return self._structured([outputs[i][present] if incomplete else outputs[i]
+                                 for i in returned.places], returned.structure)
 
     def _begin_training(self) -> None:
         """Hand modes to the executor for a training pass."""
@@ -329,8 +330,9 @@ class ParallelModule(nn.Module):
         """Shape of a sample of an output."""
         return self._traced.outputs[output].shape
 
-    def _structured(self, outputs: Sequence[Tensor]) -> Any:
-        return tree_unflatten(outputs_as_asked(self.device, outputs), self._traced.structure)
+    def _structured(self, outputs: Sequence[Tensor], structure: Any = None) -> Any:
+        return tree_unflatten(outputs_as_asked(self.device, outputs),
+                              self._traced.structure if structure is None else structure)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ParallelModule:
         """Refuse functions that move parameters out of the executor's memory."""

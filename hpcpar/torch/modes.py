@@ -9,14 +9,16 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hpcpar.errors import InputError
-from hpcpar.network.graph import Network
+from hpcpar.network.read.evaluation import Evaluation
+from hpcpar.network.read.torch_module import TracedModule
 from hpcpar.runtime.executor import Executor
 
 
 class Modes:
     """The modes of a model's layers, which its submodules may change before any pass."""
 
-    def __init__(self, model: nn.Module, network: Network) -> None:
+    def __init__(self, model: nn.Module, traced: TracedModule) -> None:
+        self._evaluation, network = traced.evaluation, traced.network
         modules = dict(model.named_modules(remove_duplicate=False))
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
                        if layer.random or layer.buffers(network.input_shape(layer))]
@@ -27,18 +29,22 @@ class Modes:
             layer.whole_samples for layer, _, _ in self._parts) else []
         self._parts = [each for each in self._parts if not each[0].whole_samples]
 
-    def require_evaluation(self) -> None:
-        """Check that all parts evaluate, where the model does.
+    def require_evaluation(self) -> Evaluation:
+        """Check that all parts evaluate, where the model does; what the module then returns.
 
         Raises
         ------
         InputError
-            A normalization with running statistics, or dropout, is in training mode.
+            A normalization with running statistics, or dropout, is in training mode; or the module
+            computes in evaluation what it does not compute in training.
         """
+        if isinstance(self._evaluation, str):
+            raise InputError(self._evaluation)
         for path, part in (*((path, part) for _, path, part in self._parts), *self._whole):
             if part.training:
                 raise InputError(f"'{path}' is in training mode and the model in evaluation mode, "
                                  "in which all layers evaluate: call eval() on the whole model")
+        return self._evaluation
 
     def set(self, executor: Executor, microbatches: int) -> None:
         """Set the modes of a training pass, and count its batch.

@@ -73,7 +73,8 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
         raise InputError(f"kernels='{kernels}' runs on CPUs, but device is gpu: drop one of them")
     ranks = world()
     require_one_world(ranks)
-    trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs))
+    trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs).with_evaluation(
+        module, needed=forward_only))
     if input_gradients:
         images, *layers = trace.network.layers
         trace = replace(trace, network=replace(

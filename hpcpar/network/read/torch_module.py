@@ -7,7 +7,7 @@ import operator
 import re
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
 from hpcpar.errors import InputError, one_line
@@ -15,16 +15,12 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.endings import Output
+from hpcpar.network.read.evaluation import Evaluation, Result, alike, first_other, results
 from hpcpar.network.read.in_place import TracedTensors, dims, sample_shape
 from hpcpar.network.read.onnx_ops import build_with_outputs
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
 from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
-from hpcpar.network.read.torch_ops import (
-    EMPTY,
-    PARTS,
-    RESHAPES,
-    TRANSLATIONS,
-)
+from hpcpar.network.read.torch_ops import EMPTY, PARTS, RESHAPES, TRANSLATIONS
 from hpcpar.network.read.traced_calls import Called, TracedCalls, reached
 
 if TYPE_CHECKING:
@@ -64,7 +60,11 @@ def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntr
     InputError
         PyTorch is missing or cannot trace the module, or an operator of the module has no layer.
     """
-    return traced(module, shape, loss).network
+    found = traced(module, shape, loss).with_evaluation(module, needed=False)
+    if isinstance(found.evaluation, Evaluation):
+        return found.network
+    return replace(found.network, notes=(*found.network.notes, "evaluation computes what training "
+                                         f"computes: {found.evaluation}"))
 
 
 @dataclass(frozen=True)
@@ -83,6 +83,12 @@ class TracedModule:
         Parameters and buffers on which the outputs depend.
     held : frozenset of str
         Buffers whose numbers parts that run whole hold.
+    results : dict
+        How the module computes each tensor.
+    returned : tuple of str
+        The tensors that it returns.
+    evaluation : Evaluation or str
+        What it returns in evaluation, or why that is not known.
     """
 
     network: Network
@@ -91,6 +97,39 @@ class TracedModule:
     structure: object
     read: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    results: Mapping[str, Result] = field(default_factory=dict)
+    returned: tuple[str, ...] = ()
+    evaluation: Evaluation | str = "the module was not traced in evaluation mode"
+
+    def with_evaluation(self, module: Module, needed: bool) -> TracedModule:
+        """The same with what the module returns in evaluation.
+
+        Raises
+        ------
+        InputError
+            That is `needed`, and the module computes what it does not compute in training.
+        """
+        try:
+            return replace(self, evaluation=self._evaluation(module))
+        except InputError as err:
+            if needed:
+                raise
+            return replace(self, evaluation=str(err))
+
+    def _evaluation(self, module: Module) -> Evaluation:
+        operations, trace, structure = _trace(module, self.input, training=False)
+        evaluated, places = results(operations, trace), []
+        for output in operations.outputs:
+            place = next((i for i, name in enumerate(self.returned) if alike(
+                evaluated[output], self.results[name])), None)
+            if place is None:
+                known = {name for name, _ in self.results.values()}
+                other = first_other(known, evaluated, trace, output)
+                raise InputError(f"module '{type(module).__name__}' computes something else in "
+                                 f"evaluation than in training ({other}); make forward() the same "
+                                 "in both modes, and do the rest outside of the module")
+            places.append(place)
+        return Evaluation(tuple(places), structure)
 
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
@@ -102,11 +141,13 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
                      for name in reached(trace.calls, (), output) if name in trace.stored)
     held = frozenset(name for layer in network.layers if layer.name in trace.parts
                      for name in trace.parts[layer.name][1].held)
-    return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held)
+    return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
+                        results(operations, trace), operations.outputs)
 
 
-def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, object]:
-    """The operators of a module in training mode, its calls, and the tree of its outputs."""
+def _trace(module: Module, shape: Shape, training: bool = True
+           ) -> tuple[Operations, TracedCalls, object]:
+    """The operators of a module in one mode, its calls, and the tree of its outputs."""
     name = type(module).__name__
     try:
         torch = importlib.import_module("torch")
@@ -126,7 +167,7 @@ def _trace(module: Module, shape: Shape) -> tuple[Operations, TracedCalls, objec
     with fake(allow_non_fake_inputs=True):  # without memory
         images = torch.empty(SAMPLES, *shape, dtype=first.dtype, device=first.device)
     for part in module.modules():  # train() may keep some in evaluation mode
-        part.training = True
+        part.training = training
     try:
         with mode(), warnings.catch_warnings():  # of attributes that the export assigns
             warnings.simplefilter("ignore")

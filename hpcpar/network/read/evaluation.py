@@ -1,0 +1,90 @@
+"""What a PyTorch module returns in evaluation, found among what it computes in training."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from hpcpar.network.read.operations import Operations
+from hpcpar.network.read.torch_call import Tensor
+from hpcpar.network.read.traced_calls import Called, TracedCalls, reached, read_by
+
+#: A digest of how a tensor is computed, and a number by which it is multiplied.
+Result: TypeAlias = "tuple[str, float]"
+#: Operators whose result is their first tensor, in evaluation or always.
+SAME = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "clone",
+        "contiguous", "alias", "detach"}
+#: Arguments that tell training from evaluation.
+MODES = {"training", "train", "use_input_stats", "dropout_p"}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The outputs of a module in evaluation.
+
+    Attributes
+    ----------
+    places : tuple of int
+        The output in training that each one equals.
+    structure : object
+        PyTorch's tree (pytree) of them.
+    """
+
+    places: tuple[int, ...]
+    structure: object
+
+
+def results(operations: Operations, trace: TracedCalls) -> dict[str, Result]:
+    """How each tensor is computed from the input and the stored tensors. Dropout, random factors of
+    samples and the statistics of normalizations count as in evaluation.
+    """
+    found: dict[str, Result] = {trace.input: ("input", 1.0)}
+    factors = {name: constant.kept * (1 - constant.drops)
+               for name, constant in operations.constants.items() if constant.kept}
+    for name, call in trace.calls.items():
+        found[name] = _result(call, found, factors)
+    return found
+
+
+def _result(call: Called, found: Mapping[str, Result], factors: Mapping[str, float]) -> Result:
+    operator, *_ = call.operator.removeprefix("aten.").split(".")
+    read = [found.get(name, (name, 1.0)) for name in read_by(call)]
+    if operator in SAME and read:
+        return read[0]
+    other = call.values.get("other")
+    if operator in ("mul", "div") and read:
+        if not isinstance(other, Tensor) and isinstance(other, int | float) and other:
+            return read[0][0], read[0][1] * (other if operator == "mul" else 1 / other)
+        names = read_by(call)
+        random = [name for name in names if name in factors]
+        if operator == "mul" and len(names) == 2 and len(random) == 1:
+            base, factor = read[1 - names.index(random[0])]
+            return base, factor * factors[random[0]]
+    parts = [f"{key}={_text(value, found)}" for key, value in sorted(call.values.items())
+             if key not in MODES]
+    return hashlib.sha256("\n".join((call.operator, *parts)).encode()).hexdigest(), 1.0
+
+
+def _text(value: object, found: Mapping[str, Result]) -> str:
+    if isinstance(value, Tensor):
+        name, factor = found.get(value, (str(value), 1.0))
+        return f"{name} * {factor:.6g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(_text(item, found) for item in value)}]"
+    return repr(value)
+
+
+def alike(one: Result, other: Result) -> bool:
+    """Whether two tensors are computed in the same way."""
+    return one[0] == other[0] and abs(one[1] - other[1]) <= 1e-6 * abs(one[1])
+
+
+def first_other(known: Collection[str], evaluated: Mapping[str, Result], trace: TracedCalls,
+                output: str) -> str:
+    """The first operator on the way to an output whose result training does not compute."""
+    for name in reached(trace.calls, (trace.input,), output):
+        if name in trace.calls and evaluated[name][0] not in known:
+            return trace.calls[name].operator
+    return "a product with a number"
