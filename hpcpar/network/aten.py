@@ -1,11 +1,11 @@
 """Parts of PyTorch modules as data: calls of PyTorch's operators by name, and how they run.
 
 A program is a JSON object: ``inputs``, the shape of a sample of each input; ``calls``, a list of
-[operator, arguments by name]; ``constants``; and ``drops``, the number of dropouts and the largest
-number of values of a sample in one. In arguments, "%x0" is an input, "%w0" a tensor of weights,
-"%c0" a constant, "%t0" the result of a call; {"samples": 2} is twice the number of samples. The
-last result is the output. Only operators that compute are called: a program from a file runs no
-code of the file.
+[operator, arguments by name]; ``constants``; and ``drops``, the number of dropouts and noises and
+the largest number of values of a sample in one. In arguments, "%x0" is an input, "%w0" a tensor of
+weights, "%c0" a constant, "%t0" the result of a call; {"samples": 2} is twice the number of
+samples. The last result is the output. Only operators that compute are called: a program from a
+file runs no code of the file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,12 @@ from hpcpar.network.layers.base import Shape
 #: Factors of a dropout's values: from the tensor, its axis of samples, the rate and the number of
 #: the dropout.
 Drop = Callable[[Tensor, int, float, int], Tensor]
+#: Random numbers: from a tensor with their shape and type, its axis of samples, the function of
+#: PyTorch that draws them, and their number among the dropouts.
+Noise = Callable[[Tensor, int, Callable[..., Tensor], int], Tensor]
 #: Operators with random numbers that a program may call.
 DROPOUT, ATTENTION = "aten.dropout.default", "aten.scaled_dot_product_attention.default"
+NOISES = {"aten.randn_like.default": torch.randn, "aten.rand_like.default": torch.rand}
 #: Operators that PyTorch does not differentiate for complex numbers.
 SCATTERS = "aten.slice_scatter.default", "aten.select_scatter.default"
 #: Operators that touch files.
@@ -70,8 +74,8 @@ class AtenProgram:
         self.drops: tuple[int, int] = tuple(data["drops"])
 
     def __call__(self, inputs: Sequence[Tensor], weights: Sequence[Tensor],
-                 drop: Drop | None = None) -> Tensor:
-        """The output of samples; `drop` is None in evaluation."""
+                 drop: Drop | None = None, noise: Noise | None = None) -> Tensor:
+        """The output of samples; `drop` is None in evaluation. Without `noise`, PyTorch draws."""
         first = inputs[0]
         run = _Run(len(first), first.dtype, first.device)
         xs = [x.reshape(-1, *shape) for x, shape in zip(inputs, self.inputs, strict=True)]
@@ -89,6 +93,12 @@ class AtenProgram:
                 number += 1
             elif name == ATTENTION and "axis" in arguments:
                 result = _attention(drop, number, **arguments)
+                number += 1
+            elif name in NOISES:
+                axis = arguments.pop("axis")
+                result = function(**arguments)
+                if noise is not None:
+                    result = noise(result, axis, NOISES[name], number)
                 number += 1
             elif name in SCATTERS and arguments["self"].is_complex():
                 result = _scattered(function, **arguments)

@@ -66,8 +66,8 @@ class Engine:
         Rows of the mini-batch whose outputs this rank holds, by micro-batch.
     samples : numpy.ndarray
         Rows of the mini-batch whose image or label this rank needs; row 0 if it needs none.
-    iterations : int
-        Number of training passes that have started.
+    iterations, evaluations : int
+        Numbers of training passes and of evaluations that have started.
     under_way : bool
         True between a forward pass and its backward pass.
     """
@@ -108,7 +108,7 @@ class Engine:
         self.first_of_last = last[0]
         #: Communicator of the ranks that compute the loss together.
         self.group: Any = world.comm
-        self.iterations = 0
+        self.iterations = self.evaluations = 0
         self._loss: LossOf | None = None
         self._outputs: dict[int, list[Array]] = {}
         self._given: dict[int, Sequence[Array]] = {}
@@ -224,10 +224,12 @@ class Engine:
         self._leave()
         self.world.lookout.place = f"the evaluation after iteration {self.iterations}"
         assert self.executor.evaluation is not None
+        self.evaluations += 1
         sent = self.communicator.trace
         before = {**sent.messages}, {**sent.sent_bytes}
         with self.tensors.turn():
-            self.executor.run_outside(self.executor.evaluation, self._images(images), 0, False)
+            self.executor.run_outside(self.executor.evaluation, self._images(images),
+                                      self.evaluations, False)
             outputs = self._joined()
         sent.messages, sent.sent_bytes = before
         return outputs

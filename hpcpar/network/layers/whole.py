@@ -61,7 +61,7 @@ class Whole(Layer):
 
     @property
     def random(self) -> bool:  # type: ignore[override]
-        return "aten.dropout." in self.program
+        return "aten.dropout." in self.program or "aten.rand" in self.program
 
     def output_shape(self, x: Shape, *more: Shape) -> Shape:
         if len(self.output) + 1 not in AXES or not self.program:

@@ -1,12 +1,13 @@
-"""What a PyTorch module returns in evaluation, found among what it computes in training."""
+"""The outputs of a PyTorch module in evaluation, looked up among its tensors in training."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hpcpar.errors import InputError
 from hpcpar.network.read.operations import Operations
 from hpcpar.network.read.torch_call import Tensor
 from hpcpar.network.read.traced_calls import Called, TracedCalls, reached, read_by
@@ -76,12 +77,41 @@ def _text(value: object, found: Mapping[str, Result]) -> str:
     return repr(value)
 
 
-def alike(one: Result, other: Result) -> bool:
+def find_outputs(module: str, operations: Operations, trace: TracedCalls,
+                 known: Mapping[str, Result], returned: Sequence[str]) -> tuple[int, ...]:
+    """The place of each output in evaluation among those that are `returned` in training.
+
+    Parameters
+    ----------
+    operations, trace
+        The module in evaluation.
+    known
+        The results in training.
+
+    Raises
+    ------
+    InputError
+        Training does not return it.
+    """
+    evaluated, places = results(operations, trace), []
+    for output in operations.outputs:
+        place = next((i for i, name in enumerate(returned)
+                      if _alike(evaluated[output], known[name])), None)
+        if place is None:
+            other = _first_other({name for name, _ in known.values()}, evaluated, trace, output)
+            raise InputError(f"module '{module}' computes something else in evaluation than in "
+                             f"training ({other}); make forward() the same in both modes, and do "
+                             "the rest outside of the module")
+        places.append(place)
+    return tuple(places)
+
+
+def _alike(one: Result, other: Result) -> bool:
     """Whether two tensors are computed in the same way."""
     return one[0] == other[0] and abs(one[1] - other[1]) <= 1e-6 * abs(one[1])
 
 
-def first_other(known: Collection[str], evaluated: Mapping[str, Result], trace: TracedCalls,
+def _first_other(known: Collection[str], evaluated: Mapping[str, Result], trace: TracedCalls,
                 output: str) -> str:
     """The first operator on the way to an output whose result training does not compute."""
     for name in reached(trace.calls, (trace.input,), output):

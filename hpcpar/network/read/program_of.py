@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
-from hpcpar.network.aten import ATTENTION, DROPOUT, AtenProgram
+from hpcpar.network.aten import ATTENTION, DROPOUT, NOISES, AtenProgram
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.torch_call import Tensor
 from hpcpar.network.read.traced_calls import Called, ProgramText, reached, read_by
@@ -140,14 +140,14 @@ def _dropped_path(call: Called, kept: float, number: int) -> list[tuple[str, dic
 
 def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],
             samples: int) -> list[int]:
-    """Adds the axis of samples to a dropout's arguments; values of a sample in it."""
+    """Adds the axis of samples to the arguments of a dropout or a noise; its values of a sample."""
     rate = values.get("dropout_p", values.get("dropout", values.get("p")))
     if call.operator == ATTENTION and not rate:
         return []
-    if call.operator not in (DROPOUT, ATTENTION):
+    if call.operator not in (DROPOUT, ATTENTION, *NOISES):
         if rate != 0.0:
-            raise InputError(f"{call.operator} draws random numbers; only dropout and attention's "
-                             "dropout do so for each sample")
+            raise InputError(f"{call.operator} draws random numbers; only dropout, attention's "
+                             "dropout, randn_like and rand_like do so for each sample")
         return []
     shape = call.shape
     if call.operator == ATTENTION:
@@ -155,7 +155,7 @@ def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object]
         shape = (*shape[:-1], calls[key].shape[-2])
     axis = next((i for i, extent in enumerate(shape) if extent % samples == 0 and extent), None)
     if axis is None:
-        raise InputError("a dropout has no axis of samples")
+        raise InputError(f"{call.operator} has no axis of samples")
     values["axis"] = axis
     return [math.prod(shape) // samples]
 
@@ -221,14 +221,18 @@ def treats_apart(program: ProgramText) -> bool:
              for shape in ready.inputs]
     try:
         with torch.no_grad():
-            both = ready(pairs, weights)
-            apart = torch.cat([ready([pair[i:i + 1] for pair in pairs], weights)
+            both = ready(pairs, weights, None, _halves)
+            apart = torch.cat([ready([pair[i:i + 1] for pair in pairs], weights, None, _halves)
                                for i in range(2)])
     except Exception as err:  # whatever PyTorch raises
         raise InputError(f"PyTorch cannot run it ({one_line(err)})") from err
     largest = apart.abs().nan_to_num(0.0, 0.0, 0.0).max()
     return both.shape == apart.shape and torch.allclose(
         both, apart, 0.0, ROUNDING * float(largest), equal_nan=True)
+
+
+def _halves(noise: torch.Tensor, *_: object) -> torch.Tensor:
+    return torch.full_like(noise, 0.5)
 
 
 def _costs(program: ProgramText) -> tuple[tuple[int, ...], int, int]:

@@ -15,7 +15,7 @@ from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
 from hpcpar.network.read.endings import Output
-from hpcpar.network.read.evaluation import Evaluation, Result, alike, first_other, results
+from hpcpar.network.read.evaluation import Evaluation, Result, find_outputs, results
 from hpcpar.network.read.in_place import TracedTensors, dims, sample_shape
 from hpcpar.network.read.onnx_ops import build_with_outputs
 from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
@@ -61,10 +61,12 @@ def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntr
         PyTorch is missing or cannot trace the module, or an operator of the module has no layer.
     """
     found = traced(module, shape, loss).with_evaluation(module, needed=False)
-    if isinstance(found.evaluation, Evaluation):
-        return found.network
-    return replace(found.network, notes=(*found.network.notes, "evaluation computes what training "
-                                         f"computes: {found.evaluation}"))
+    notes = found.network.notes
+    if isinstance(found.evaluation, str):
+        notes += f"evaluation computes what training computes: {found.evaluation}",
+    if found.own_gradients:
+        notes += f"a run replaces gradients by the forward pass's: {found.own_gradients}",
+    return replace(found.network, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,8 @@ class TracedModule:
         The tensors that it returns.
     evaluation : Evaluation or str
         What it returns in evaluation, or why that is not known.
+    own_gradients : str
+        Which functions have gradients that a plan does not compute, in one line; empty without any.
     """
 
     network: Network
@@ -100,6 +104,7 @@ class TracedModule:
     results: Mapping[str, Result] = field(default_factory=dict)
     returned: tuple[str, ...] = ()
     evaluation: Evaluation | str = "the module was not traced in evaluation mode"
+    own_gradients: str = ""
 
     def with_evaluation(self, module: Module, needed: bool) -> TracedModule:
         """The same with what the module returns in evaluation.
@@ -110,26 +115,13 @@ class TracedModule:
             That is `needed`, and the module computes what it does not compute in training.
         """
         try:
-            return replace(self, evaluation=self._evaluation(module))
+            operations, trace, structure = _trace(module, self.input, training=False)
+            return replace(self, evaluation=Evaluation(find_outputs(
+                type(module).__name__, operations, trace, self.results, self.returned), structure))
         except InputError as err:
             if needed:
                 raise
             return replace(self, evaluation=str(err))
-
-    def _evaluation(self, module: Module) -> Evaluation:
-        operations, trace, structure = _trace(module, self.input, training=False)
-        evaluated, places = results(operations, trace), []
-        for output in operations.outputs:
-            place = next((i for i, name in enumerate(self.returned) if alike(
-                evaluated[output], self.results[name])), None)
-            if place is None:
-                known = {name for name, _ in self.results.values()}
-                other = first_other(known, evaluated, trace, output)
-                raise InputError(f"module '{type(module).__name__}' computes something else in "
-                                 f"evaluation than in training ({other}); make forward() the same "
-                                 "in both modes, and do the rest outside of the module")
-            places.append(place)
-        return Evaluation(tuple(places), structure)
 
 
 def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
@@ -142,7 +134,8 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     held = frozenset(name for layer in network.layers if layer.name in trace.parts
                      for name in trace.parts[layer.name][1].held)
     return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
-                        results(operations, trace), operations.outputs)
+                        results(operations, trace), operations.outputs,
+                        own_gradients=trace.refusal(type(module).__name__))
 
 
 def _trace(module: Module, shape: Shape, training: bool = True
@@ -154,6 +147,7 @@ def _trace(module: Module, shape: Shape, training: bool = True
         export = importlib.import_module("torch.export").export
         fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
         mode = importlib.import_module("hpcpar.network.read.data_as_detach").DataAsDetach
+        gradients = importlib.import_module("hpcpar.network.read.own_gradients")
     except ImportError as err:
         raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
     for part_name, part in module.named_modules():
@@ -169,8 +163,8 @@ def _trace(module: Module, shape: Shape, training: bool = True
     for part in module.modules():  # train() may keep some in evaluation mode
         part.training = training
     try:
-        with mode(), warnings.catch_warnings():  # of attributes that the export assigns
-            warnings.simplefilter("ignore")
+        with mode(), gradients.recorded() as uses, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes that the export assigns
             program = export(module, (images,), strict=False)
     except Exception as err:  # tracing runs the user's code
         raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
@@ -180,7 +174,8 @@ def _trace(module: Module, shape: Shape, training: bool = True
             part.training = before
     reader = _Reader(program, module, name)
     operations = reader.read()
-    trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape)
+    trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape,
+                        own_gradients=tuple(gradients.differing(uses, SAMPLES)))
     return operations, trace, program.call_spec.out_spec
 
 

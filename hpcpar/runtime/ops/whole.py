@@ -14,6 +14,9 @@ from hpcpar.runtime.ops.base import Context, Operator
 from hpcpar.runtime.ops.pointwise import mask_key
 from hpcpar.runtime.ops.registry import operator
 
+#: Spreads the seeds of samples.
+SEED_STEP = 0x9E3779B97F4A7C15
+
 
 @operator(Whole)
 class WholeOp(Operator):
@@ -48,7 +51,7 @@ class WholeOp(Operator):
         with torch.set_grad_enabled(training):
             xs = [self._tensor(x).requires_grad_(training) for x in self.blocks.xs]
             ws = [w.requires_grad_(training) for w in self._weights()]
-            y = self._program(xs, ws, self._drop if training else None)
+            y = self._program(xs, ws, self._drop if training else None, self._noise)
             y = y.reshape(-1, *self.layer.output)[self._own]
         self._graph = (xs, ws, y) if training else None
         self.y[...] = self._array(y)
@@ -69,8 +72,11 @@ class WholeOp(Operator):
         """Gradients of the inputs and the weights; the first backward step computes both."""
         if self._graph is not None:
             xs, ws, y = self._graph
-            self._gradients = self._torch.autograd.grad(
-                y, [*xs, *ws], self._tensor(self.dy), materialize_grads=True)
+            if y.requires_grad:
+                self._gradients = self._torch.autograd.grad(
+                    y, [*xs, *ws], self._tensor(self.dy), materialize_grads=True)
+            else:  # noise alone
+                self._gradients = tuple(map(self._torch.zeros_like, (*xs, *ws)))
             self._graph = None
         return [self._array(gradient) for gradient in self._gradients]
 
@@ -100,13 +106,31 @@ class WholeOp(Operator):
         n = samples[1] - samples[0]
         shape = (n, 1, x.numel() // n)
         mask = self.backend.empty(shape, self.y.dtype)
-        key = ctx.key(lambda step: mask_key(ctx.seed, step, ctx.position))
-        self.backend.dropout_mask(key, (samples[0], number, 0), shape,
+        self.backend.dropout_mask(self._key, (samples[0], number, 0), shape,
                                   (ctx.batch, count, largest), rate, mask)
-        front = (x.shape[axis], *x.shape[:axis], *x.shape[axis + 1:])
-        return self._tensor(mask).reshape(front).movedim(0, axis)
+        return _from_samples(self._tensor(mask), x, axis)
+
+    def _noise(self, x: Any, axis: int, draw: Any, number: int) -> Any:
+        """Random numbers like `x`; each sample has a generator of its own."""
+        torch, (count, _), (start, stop) = self._torch, self._program.drops, self._samples
+        seeds = [(self._key + (1 + sample * count + number) * SEED_STEP) % 2**64
+                 for sample in range(start, stop)]
+        rows = [draw(x.numel() // len(seeds), dtype=x.dtype,
+                     generator=torch.Generator().manual_seed(seed)) for seed in seeds]
+        return _from_samples(torch.stack(rows), x, axis).to(x.device)
+
+    @property
+    def _key(self) -> int:
+        ctx = self.ctx
+        return ctx.key(lambda step: mask_key(ctx.seed, step, ctx.position))
 
     @property
     def _samples(self) -> tuple[int, int]:
         box: Box = self.ctx.own
         return box[0]
+
+
+def _from_samples(values: Any, like: Any, axis: int) -> Any:
+    """Values [samples, ...] in a shape with the samples at `axis`."""
+    front = (like.shape[axis], *like.shape[:axis], *like.shape[axis + 1:])
+    return values.reshape(front).movedim(0, axis)

@@ -213,8 +213,8 @@ def test_a_new_tensor_of_numbers_is_a_constant() -> None:
      "operator cumsum is not supported; leave it out, or use one from docs/reference/networks.md; "
      "as a layer of its own: its result for a sample depends on the other samples"),
     (lambda: Written(lambda x: x + x.flip(0)), "its result for a sample depends on the other"),
-    (lambda: Written(lambda x: (x + torch.rand_like(x)).flatten(1)), "aten.rand_like.default draws "
-     "random numbers; only dropout and attention's dropout do so for each sample"),
+    (lambda: Written(lambda x: (x + torch.bernoulli(x)).flatten(1)), "aten.bernoulli.default draws "
+     "random numbers; only dropout, attention's dropout, randn_like and rand_like do so for each"),
     (lambda: Written(lambda x: x.mean()), "(mean.default): operator mean.default is not supported"),
     (lambda: Written(lambda x: x.flatten(0)), "is not supported; keep the values of each sample"),
     (lambda: Written(changed_under_a_view), "changes a tensor in place that has other views"),

@@ -1,0 +1,94 @@
+"""Gradients that a module defines by itself (``torch.autograd.Function``), which no trace shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+
+#: Largest relative difference between equal gradients.
+WITHIN = 1e-4
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call of a function with a gradient of its own."""
+
+    function: type[Function]
+    arguments: tuple[Any, ...]
+
+
+@contextmanager
+def recorded() -> Iterator[list[Use]]:
+    """A context that collects the calls of functions outside of PyTorch."""
+    uses: list[Use] = []
+    kept = Function.__dict__["apply"]
+
+    def apply(cls: type[Function], *arguments: Any, **more: Any) -> Any:
+        if not cls.__module__.startswith("torch."):
+            uses.append(Use(cls, arguments))
+        return kept.__func__(cls, *arguments, **more)
+
+    Function.apply = classmethod(apply)
+    try:
+        yield uses
+    finally:
+        Function.apply = kept
+
+
+def differing(uses: list[Use], samples: int) -> list[str]:
+    """The functions whose gradients are not those of their forward pass, on random numbers.
+
+    Parameters
+    ----------
+    samples : int
+        Samples of the trace, a prime number: two are enough here.
+    """
+    return sorted({use.function.__name__ for use in uses if not _is_usual(use, samples)})
+
+
+def _is_usual(use: Use, samples: int) -> bool:
+    if any(isinstance(a, Tensor) and not a.is_floating_point() for a in use.arguments):
+        return False
+    draw = torch.Generator().manual_seed(0)
+    drawn = [torch.randn([2 * n // samples if n and n % samples == 0 else n for n in each.shape],
+                         generator=draw, dtype=each.dtype)
+             if isinstance(each, Tensor) else each for each in use.arguments]
+    function = use.function
+    forward: Callable[..., Any] = function.forward
+    if function.setup_context is Function.setup_context:
+        forward = partial(forward, _Context())
+    try:
+        own, traced = (_gradients(run, drawn) for run in (function.apply, forward))
+    except Exception:  # the user's code may raise anything
+        return False
+    return all(torch.allclose(a, b, WITHIN, WITHIN * float(b.abs().max()))
+               for a, b in zip(own, traced, strict=True) if a.numel())
+
+
+def _gradients(run: Callable[..., Any], drawn: list[Any]) -> list[Tensor]:
+    leaves = {i: each.detach().requires_grad_() for i, each in enumerate(drawn)
+              if isinstance(each, Tensor)}
+    results = run(*(leaves[i].clone() if i in leaves else each for i, each in enumerate(drawn)))
+    results = [y for y in (results if isinstance(results, tuple) else (results,))
+               if isinstance(y, Tensor) and y.requires_grad]
+    draw = torch.Generator().manual_seed(1)
+    return list(torch.autograd.grad(
+        results, [*leaves.values()],
+        [torch.randn(y.shape, generator=draw, dtype=y.dtype) for y in results],
+        materialize_grads=True)) if results else [torch.zeros_like(x) for x in leaves.values()]
+
+
+class _Context:
+    """Takes all that a forward pass keeps for the backward pass."""
+
+    needs_input_grad = (True,) * 64
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
