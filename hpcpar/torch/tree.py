@@ -103,7 +103,8 @@ def _copied(module: nn.Module, path: str, replaced: Mapping[int, Tensor],
         ours.update({name: replaced.get(id(tensor), tensor)
                      for name, tensor in theirs.items()})
     for name, child in module._modules.items():
-        made._modules[name] = child and _copied(child, _joined(path, name), replaced, memo)
+        made._modules[name] = None if child is None else _copied(
+            child, _joined(path, name), replaced, memo)
     vars(made).update(
         forward=partial(_refuse, path, "called"), load_state_dict=partial(_refuse, path, "loaded"),
         state_dict=partial(_state_dict, path, made), _save_to_state_dict=_nothing,

@@ -40,7 +40,9 @@ class Block(nn.Module):
 
 
 class Blocks(nn.Module):
-    """A stem and a block, tied weights, and a parameter that the forward pass does not read."""
+    """A stem and a block, tied weights, a part without layers, and a parameter that the forward
+    pass does not read.
+    """
 
     def __init__(self, drop: float = 0.0) -> None:
         super().__init__()
@@ -48,8 +50,10 @@ class Blocks(nn.Module):
         self.twin = nn.Conv2d(6, 6, 3, padding=1)
         self.twin.weight, self.twin.bias = self.block.conv.weight, self.block.conv.bias
         self.last, self.unused = nn.Linear(6 * 36, 5), nn.Parameter(torch.ones(3))
+        self.shortcut = nn.Sequential()  # without layers, as of residual networks
 
     def forward(self, x: Tensor) -> Tensor:
+        x = self.shortcut(x)
         x = functional.max_pool2d(self.twin(self.block(self.stem(x))), 2)
         return self.last(x.flatten(1))
 
