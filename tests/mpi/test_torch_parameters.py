@@ -22,6 +22,7 @@ from torch.nn import functional
 import hpcpar.torch
 from hpcpar.errors import InputError
 from hpcpar.torch.parallelize import parallelize
+from tests.mpi.test_torch import STRATEGIES, close
 
 SIZE = world().size
 BATCH, SHAPE = 4 if SIZE < 5 else 9, (2, 8, 7)
@@ -162,3 +163,33 @@ def test_weights_in_another_form_train_as_in_pytorch(make: type[nn.Module]) -> N
     assert saved.keys() == alone.state_dict().keys()
     for name, value in alone.state_dict().items():
         torch.testing.assert_close(saved[name], value, rtol=1e-9, atol=1e-12)
+
+
+class Blurred(nn.Module):
+    """Buffers as weights: one row for all channels, and one that no state has."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Conv2d(2, 4, 3, padding=1), nn.Conv2d(4, 3, 1)
+        self.register_buffer("row", torch.rand(1, 1, 3, 3))
+        self.register_buffer("unsaved", torch.rand(4, 1, 3, 3), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = functional.conv2d(self.first(x).relu(), self.row.expand(4, 1, 3, 3), groups=4)
+        return self.last(functional.conv2d(x, self.unsaved, groups=4))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_buffers_as_weights_train_as_in_pytorch(strategy: str) -> None:
+    torch.manual_seed(0)
+    module = Blurred().double()
+    model = parallelize(module, (2, 12, 12), BATCH, strategy)
+    images = torch.randn(BATCH, 2, 12, 12, dtype=torch.float64)
+    y = model(images)
+    model.backward(hpcpar.torch.mean(y * y, model))
+    whole = hpcpar.torch.gather(y, model).detach()
+    module(images).square().mean().backward()
+    assert close(whole, module(images).detach())
+    if strategy == "data":
+        for own, its in zip(model.parameters(), module.parameters(), strict=True):
+            assert close(own.grad, its.grad)

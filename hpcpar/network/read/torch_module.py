@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import operator
 import re
 import warnings
@@ -190,6 +191,8 @@ class _Reader(TracedTensors):
         self.values: dict[str, TorchTensor] = {}
         self.input = ""
         signature = program.graph_signature
+        #: Buffers that are in no state.
+        self._unsaved = {*signature.non_persistent_buffers}
         self._stored = {**signature.inputs_to_parameters, **signature.inputs_to_buffers,
                         **signature.inputs_to_lifted_tensor_constants}
         same: dict[int, str] = {}
@@ -235,7 +238,8 @@ class _Reader(TracedTensors):
         remark = remark if frozen else ""
         origin = self._origins.get(fqn, fqn)
         self.constants[fqn] = Constant(tuple(tensor.shape), lambda: tensor.detach().cpu().numpy(),
-                                       frozenset((origin,)), remark, frozen=frozen)
+                                       frozenset((origin,)), remark, frozen=frozen,
+                                       computed=fqn in self._unsaved)
 
     def _call(self, fx: FxNode) -> None:
         """One operator."""
@@ -339,6 +343,9 @@ class _Reader(TracedTensors):
         a tensor with unknown values.
         """
         first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
+        extent = math.prod(dims(fx))
+        if call.name == "expand" and extent % SAMPLES and extent != math.prod(first.dims):
+            return replace(first, dims=dims(fx), computed=True, read=_unread)
         if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous") or (
                 first.frozen and call.name in ("detach", "lift_fresh_copy")):
             return replace(first, dims=dims(fx), read=lambda: first.read().reshape(dims(fx)))
