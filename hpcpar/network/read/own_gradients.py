@@ -43,7 +43,7 @@ def recorded() -> Iterator[list[Use]]:
 
 
 def differing(uses: list[Use], samples: int) -> list[str]:
-    """The functions whose gradients are not those of their forward pass, on random numbers.
+    """The functions whose gradients differ from their forward pass, on random numbers.
 
     Parameters
     ----------

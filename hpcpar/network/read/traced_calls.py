@@ -52,7 +52,7 @@ class TracedCalls:
     measured: dict[Hashable, Mapping[str, Option]] = field(default_factory=dict)
     #: The node and program of each `Whole` layer.
     parts: dict[str, tuple[Node, ProgramText]] = field(default_factory=dict)
-    #: Names of functions whose gradients are not those of their forward pass.
+    #: Names of functions whose gradients differ from their forward pass.
     own_gradients: tuple[str, ...] = ()
 
     def refusal(self, module: str) -> str:
