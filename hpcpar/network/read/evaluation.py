@@ -55,7 +55,7 @@ def _result(call: Called, found: Mapping[str, Result], factors: Mapping[str, flo
     if operator in SAME and read:
         return read[0]
     other = call.values.get("other")
-    if operator in ("mul", "div") and read:
+    if operator in ("mul", "div") and read and "rounding_mode" not in call.values:
         if not isinstance(other, Tensor) and isinstance(other, int | float) and other:
             return read[0][0], read[0][1] * (other if operator == "mul" else 1 / other)
         names = read_by(call)

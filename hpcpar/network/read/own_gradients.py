@@ -50,7 +50,10 @@ def differing(uses: list[Use], samples: int) -> list[str]:
     samples : int
         Samples of the trace, a prime number: two are enough here.
     """
-    return sorted({use.function.__name__ for use in uses if not _is_usual(use, samples)})
+    alike = {(use.function, *(a.ndim if isinstance(a, Tensor) else repr(a)
+                              for a in use.arguments)): use for use in uses}
+    return sorted({use.function.__name__ for use in alike.values()
+                   if not _is_usual(use, samples)})
 
 
 def _is_usual(use: Use, samples: int) -> bool:
@@ -60,21 +63,23 @@ def _is_usual(use: Use, samples: int) -> bool:
     drawn = [torch.randn([2 * n // samples if n and n % samples == 0 else n for n in each.shape],
                          generator=draw, dtype=each.dtype)
              if isinstance(each, Tensor) else each for each in use.arguments]
+    learn = [isinstance(each, Tensor) and each.requires_grad for each in use.arguments]
+    if not any(learn):  # images, whose gradient may be asked for
+        learn = [isinstance(each, Tensor) for each in use.arguments]
     function = use.function
     forward: Callable[..., Any] = function.forward
     if function.setup_context is Function.setup_context:
         forward = partial(forward, _Context())
     try:
-        own, traced = (_gradients(run, drawn) for run in (function.apply, forward))
+        own, traced = (_gradients(run, drawn, learn) for run in (function.apply, forward))
     except Exception:  # the user's code may raise anything
         return False
     return all(torch.allclose(a, b, WITHIN, WITHIN * float(b.abs().max()))
                for a, b in zip(own, traced, strict=True) if a.numel())
 
 
-def _gradients(run: Callable[..., Any], drawn: list[Any]) -> list[Tensor]:
-    leaves = {i: each.detach().requires_grad_() for i, each in enumerate(drawn)
-              if isinstance(each, Tensor)}
+def _gradients(run: Callable[..., Any], drawn: list[Any], learn: list[bool]) -> list[Tensor]:
+    leaves = {i: each.detach().requires_grad_() for i, each in enumerate(drawn) if learn[i]}
     results = run(*(leaves[i].clone() if i in leaves else each for i, each in enumerate(drawn)))
     results = [y for y in (results if isinstance(results, tuple) else (results,))
                if isinstance(y, Tensor) and y.requires_grad]

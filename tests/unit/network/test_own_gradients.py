@@ -32,6 +32,19 @@ class Swish(Function):
         return dy * (s * (1 + ctx.saved_tensors[0] * (1 - s)))
 
 
+class Scaled(Function):
+    """The usual gradient of its first argument alone; the other one is a buffer."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, factor: Tensor) -> Tensor:
+        ctx.save_for_backward(factor)
+        return x * factor
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, None]:
+        return dy * ctx.saved_tensors[0], None
+
+
 class Doubled(Function):
     """The usual gradient, in the newer style."""
 
@@ -80,6 +93,17 @@ class Calls(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.last(self.function.apply(self.first(x), *self.more).mean((2, 3)))
+
+
+def test_only_gradients_that_are_needed_count() -> None:
+    class Buffered(Calls):
+        def __init__(self) -> None:
+            super().__init__(Scaled)
+            self.register_buffer("factor", torch.rand(4, 1, 1))
+            self.more = (self.factor,)
+
+    notes = from_torch(Buffered(), (3, 8, 8), MeanSquaredError).notes
+    assert not any("replaces gradients" in note for note in notes)
 
 
 @pytest.mark.parametrize(("function", "more"), [(Swish, ()), (Doubled, (2.0,))])
