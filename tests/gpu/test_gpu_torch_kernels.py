@@ -38,7 +38,7 @@ def test_training_equals_the_cpus(name: str, precision: str, within: float, back
     assert backend.versions["convolutions"].startswith("PyTorch")
 
 
-def test_bfloat16_is_read_in_place(backend: Any) -> None:
+def test_bfloat16_sums_are_rounded_once(backend: Any) -> None:
     """Sums of whole numbers are exact."""
     case, found = plain_conv(2, 4, 3, 8, 3, 1, 1), []
     rng = np.random.default_rng(0)

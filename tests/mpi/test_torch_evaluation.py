@@ -14,6 +14,7 @@ if importlib.util.find_spec("torch") is None:
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import hpcpar.torch
 from hpcpar.torch.parallelize import parallelize
@@ -85,3 +86,29 @@ def test_another_computation_is_refused(evaluated: str, by: str) -> None:
     assert {*model.train()(images())} == {"out", "aux"}
     with pytest.raises(InputError, match=message):
         model_of(evaluated, forward_only=True)
+
+
+class Always(nn.Module):
+    """Drops, or takes the batch's statistics, in evaluation as in training."""
+
+    def __init__(self, drops: bool) -> None:
+        super().__init__()
+        self.first, self.last, self.norm = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 2, 1), nn.BatchNorm2d(3)
+        self.drops = drops
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        if self.drops:
+            return self.last(functional.dropout(x, 0.5))
+        return self.last(functional.batch_norm(
+            x, self.norm.running_mean, self.norm.running_var, self.norm.weight, self.norm.bias,
+            training=True))
+
+
+@pytest.mark.parametrize(("drops", "by"), [(True, "aten.dropout"), (False, "aten.batch_norm")])
+def test_training_in_evaluation_is_refused(drops: bool, by: str) -> None:
+    """A plan's evaluation neither drops nor takes a batch's statistics."""
+    model = parallelize(Always(drops).double(), (2, 12, 12), BATCH, "data")
+    model(images())
+    with pytest.raises(InputError, match=rf"in evaluation than in training \({by}"):
+        model.eval()(images())

@@ -19,7 +19,7 @@ from tests.unit.network.test_own_gradients import Calls, Reversed, Rounded, Swis
 def test_another_gradient_is_refused() -> None:
     for module in Calls(Reversed, 1.0), Calls(Rounded):
         name = module.function.__name__
-        with pytest.raises(InputError, match=f"{name} .torch.autograd.Function. defines another"):
+        with pytest.raises(InputError, match=f"{name} .torch.autograd.Function. defines a"):
             parallelize(module, (3, 8, 8), BATCH, "data")
     assert parallelize(module, (3, 8, 8), BATCH, "data", forward_only=True) is not None
     assert parallelize(Calls(Swish), (3, 8, 8), BATCH, "data") is not None

@@ -14,11 +14,12 @@ from hpcpar.network.read.traced_calls import Called, TracedCalls, reached, read_
 
 #: A digest of how a tensor is computed, and a number by which it is multiplied.
 Result: TypeAlias = "tuple[str, float]"
-#: Operators whose result is their first tensor, in evaluation or always.
-SAME = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout", "clone",
-        "contiguous", "alias", "detach"}
-#: Arguments that tell training from evaluation.
-MODES = {"training", "train", "use_input_stats", "dropout_p"}
+#: Operators whose result is their first tensor.
+SAME = {"clone", "contiguous", "alias", "detach"}
+#: Operators whose result is their first tensor in evaluation.
+DROPOUTS = {"dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"}
+#: Arguments that tell training from evaluation; the first two count with running statistics only.
+MODES = ("training", "use_input_stats", "train", "dropout_p")
 
 
 @dataclass(frozen=True)
@@ -37,22 +38,33 @@ class Evaluation:
     structure: object
 
 
-def results(operations: Operations, trace: TracedCalls) -> dict[str, Result]:
-    """How each tensor is computed from the input and the stored tensors. Dropout, random factors of
-    samples and the statistics of normalizations count as in evaluation.
+def results(operations: Operations, trace: TracedCalls, training: bool) -> dict[str, Result]:
+    """How each tensor is computed from the input and the stored tensors.
+
+    In a trace of `training`, dropout, random factors of samples and the statistics of
+    normalizations count as in an evaluation by the plan. In a trace of evaluation they count as
+    the module has them, which may drop or take a batch's statistics there, too.
     """
     found: dict[str, Result] = {trace.input: ("input", 1.0)}
     factors = {name: constant.kept * (1 - constant.drops)
-               for name, constant in operations.constants.items() if constant.kept}
+               for name, constant in operations.constants.items() if constant.kept and training}
     for name, call in trace.calls.items():
-        found[name] = _result(call, found, factors)
+        modes = set() if training else _modes(call)
+        found[name] = _result(call, found, factors, modes)
     return found
 
 
-def _result(call: Called, found: Mapping[str, Result], factors: Mapping[str, float]) -> Result:
+def _modes(call: Called) -> set[str]:
+    """The arguments by which a call in evaluation computes as in training."""
+    keeps = bool(call.values.get("running_mean"))
+    return {name for name in (MODES if keeps else MODES[2:]) if call.values.get(name)}
+
+
+def _result(call: Called, found: Mapping[str, Result], factors: Mapping[str, float],
+            modes: Collection[str]) -> Result:
     operator, *_ = call.operator.removeprefix("aten.").split(".")
     read = [found.get(name, (name, 1.0)) for name in read_by(call)]
-    if operator in SAME and read:
+    if read and (operator in SAME or (operator in DROPOUTS and not modes)):
         return read[0]
     other = call.values.get("other")
     if operator in ("mul", "div") and read and "rounding_mode" not in call.values:
@@ -64,7 +76,7 @@ def _result(call: Called, found: Mapping[str, Result], factors: Mapping[str, flo
             base, factor = read[1 - names.index(random[0])]
             return base, factor * factors[random[0]]
     parts = [f"{key}={_text(value, found)}" for key, value in sorted(call.values.items())
-             if key not in MODES]
+             if key in modes or key not in MODES]
     return hashlib.sha256("\n".join((call.operator, *parts)).encode()).hexdigest(), 1.0
 
 
@@ -93,7 +105,7 @@ def find_outputs(module: str, operations: Operations, trace: TracedCalls,
     InputError
         Training does not return it.
     """
-    evaluated, places = results(operations, trace), []
+    evaluated, places = results(operations, trace, training=False), []
     for output in operations.outputs:
         place = next((i for i, name in enumerate(returned)
                       if _alike(evaluated[output], known[name])), None)

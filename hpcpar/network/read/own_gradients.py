@@ -43,14 +43,14 @@ def recorded() -> Iterator[list[Use]]:
 
 
 def differing(uses: list[Use], samples: int) -> list[str]:
-    """The functions whose gradients differ from their forward pass, on random numbers.
+    """The functions whose gradients are not shown to equal their operators' by random numbers.
 
     Parameters
     ----------
     samples : int
         Samples of the trace, a prime number: two are enough here.
     """
-    alike = {(use.function, *(a.ndim if isinstance(a, Tensor) else repr(a)
+    alike = {(use.function, *((a.ndim, a.requires_grad) if isinstance(a, Tensor) else repr(a)
                               for a in use.arguments)): use for use in uses}
     return sorted({use.function.__name__ for use in alike.values()
                    if not _is_usual(use, samples)})
@@ -60,8 +60,8 @@ def _is_usual(use: Use, samples: int) -> bool:
     if any(isinstance(a, Tensor) and not a.is_floating_point() for a in use.arguments):
         return False
     draw = torch.Generator().manual_seed(0)
-    drawn = [torch.randn([2 * n // samples if n and n % samples == 0 else n for n in each.shape],
-                         generator=draw, dtype=each.dtype)
+    drawn = [_numbers([2 * n // samples if n and n % samples == 0 else n for n in each.shape],
+                      each.dtype, draw)
              if isinstance(each, Tensor) else each for each in use.arguments]
     learn = [isinstance(each, Tensor) and each.requires_grad for each in use.arguments]
     if not any(learn):  # images, whose gradient may be asked for
@@ -76,6 +76,12 @@ def _is_usual(use: Use, samples: int) -> bool:
         return False
     return all(torch.allclose(a, b, WITHIN, WITHIN * float(b.abs().max()))
                for a, b in zip(own, traced, strict=True) if a.numel())
+
+
+def _numbers(shape: list[int], dtype: torch.dtype, draw: torch.Generator) -> Tensor:
+    """Random numbers of several magnitudes, so that bounds from 0.01 to 10 are met."""
+    magnitudes = 10 ** (3 * torch.rand(shape, generator=draw, dtype=dtype) - 2)
+    return torch.randn(shape, generator=draw, dtype=dtype) * magnitudes
 
 
 def _gradients(run: Callable[..., Any], drawn: list[Any], learn: list[bool]) -> list[Tensor]:

@@ -135,7 +135,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
     held = frozenset(name for layer in network.layers if layer.name in trace.parts
                      for name in trace.parts[layer.name][1].held)
     return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
-                        results(operations, trace), operations.outputs,
+                        results(operations, trace, training=True), operations.outputs,
                         own_gradients=trace.refusal(type(module).__name__))
 
 

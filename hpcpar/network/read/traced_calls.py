@@ -52,15 +52,16 @@ class TracedCalls:
     measured: dict[Hashable, Mapping[str, Option]] = field(default_factory=dict)
     #: The node and program of each `Whole` layer.
     parts: dict[str, tuple[Node, ProgramText]] = field(default_factory=dict)
-    #: Names of functions whose gradients differ from their forward pass.
+    #: Names of functions whose gradients are not known to be usual ones (`own_gradients.py`).
     own_gradients: tuple[str, ...] = ()
 
     def refusal(self, module: str) -> str:
         """Why `own_gradients` cannot be computed; empty without any."""
         return "" if not self.own_gradients else (
             f"module '{module}': {', '.join(self.own_gradients)} (torch.autograd.Function) defines "
-            "another gradient than its operators have, which a trace does not show; write it with "
-            "operators, as in y = x + (f(x) - x).detach()")
+            "a gradient of its own, which a trace does not show, and random numbers do not show "
+            "that it equals its operators' gradient; write it with operators, as in "
+            "y = x + (f(x) - x).detach()")
 
     def shape(self, name: str) -> Shape:
         """Shape of a sample of a tensor."""

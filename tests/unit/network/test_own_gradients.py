@@ -85,6 +85,18 @@ class Rounded(Function):
         return dy
 
 
+class Bounded(Function):
+    """A gradient that passes beyond bounds, which small numbers would not meet."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clamp(-8, 8)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> Tensor:
+        return dy
+
+
 class Calls(nn.Module):
     def __init__(self, function: type[Function], *more: float) -> None:
         super().__init__()
@@ -112,7 +124,8 @@ def test_the_usual_gradient_is_read(function: type[Function], more: tuple[float,
     assert "apply" in vars(Function) and Function.apply.__func__.__module__.startswith("torch.")
 
 
-@pytest.mark.parametrize(("function", "more"), [(Reversed, (1.0,)), (Rounded, ())])
+@pytest.mark.parametrize(("function", "more"), [(Reversed, (1.0,)), (Rounded, ()),
+                                                  (Bounded, ())])
 def test_another_gradient_is_named(function: type[Function], more: tuple[float, ...]) -> None:
     """Planned with a note; training would use the gradient of the operators."""
     (note,) = from_torch(Calls(function, *more), (3, 8, 8), MeanSquaredError).notes
