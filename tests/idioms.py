@@ -112,6 +112,47 @@ def _as_channels(x: Tensor, rows: int, columns: int) -> Tensor:
     return apart.reshape(n, -1, h // rows, w // columns)
 
 
+class Unpooled(nn.Module):
+    """Values put back where their maxima were, with a normalization in between, as in SegNet."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y, places = f.max_pool2d(x, 2, return_indices=True)
+        return f.max_unpool2d(self.norm(y).relu(), places, 2, output_size=x.shape[2:])
+
+
+class Guided(nn.Module):
+    """Attention, and a normalized convolution of what it attends to, as in YOLO12."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(WIDTH, WIDTH, 3, padding=1), nn.BatchNorm2d(WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.flatten(2).transpose(1, 2)
+        y = (rows @ rows.transpose(1, 2)).softmax(2) @ rows
+        y, v = (t.transpose(1, 2).reshape(x.shape) for t in (y, rows.cumsum(1)))
+        return y + self.norm(self.conv(v))
+
+
+def _masked(x: Tensor) -> Tensor:
+    y = 2 * x
+    y[x > 0.2] = x[x > 0.2] ** 3
+    return y
+
+
+def _parts_in_place(x: Tensor) -> Tensor:
+    y = x.detach().clone()
+    a, b = y.chunk(2, 1)
+    a.mul_(b)
+    (c, d, *_) = y.unbind(2)
+    c[:, 1].add_(d[:, 0])
+    return x * y
+
+
 def _some_channels(x: Tensor) -> Tensor:
     y = x.clone()
     y[:, :2] = 0.0
@@ -289,6 +330,12 @@ WHOLE: dict[str, Callable[[], nn.Module]] = {
         torch.eye(2, 3, dtype=x.dtype).expand(len(x), 2, 3) * 0.9, list(x.shape), False),
         align_corners=False)),
     "channels set to zero in place": lambda: Between(_some_channels),
+    "maxima put back behind a normalization": lambda: Between(Unpooled()),
+    "attention beside a normalization": lambda: Between(Guided()),
+    "values where a mask is true": lambda: Between(_masked),
+    "parts changed in place": lambda: Between(_parts_in_place),
+    "a power by a number of a buffer": lambda: Between(
+        lambda x, t: x.abs() ** t.item(), buffers={"t": torch.tensor(1.5)}),
     "boxes written into zeros": lambda: Between(_into_zeros),
     "channels scaled in place": lambda: Between(_scaled_in_place),
     "patches": lambda: Between(lambda x: f.unfold(x, 3, padding=1).view(

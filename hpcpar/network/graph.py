@@ -58,14 +58,14 @@ class Network:
                 self._check_tied(self.by_name[owner], self.by_name[name])
 
     def _check_tied(self, owner: Layer, layer: Layer) -> None:
-        """Layers that share weights must have one kind and shape, and no running statistics."""
+        """Layers that share weights must have one kind and shape."""
         alike = [(type(sharer), sharer.owns_weights == (sharer is owner), sharer.weights,
-                  sharer.buffers(x), sharer.weight_shape(x), sharer.bias_shape(x))
+                  sharer.weight_shape(x), sharer.bias_shape(x))
                  for sharer in (owner, layer) for x in (self.input_shape(sharer),)]
-        if alike[0] != alike[1] or not alike[0][1] or alike[0][3]:
+        if alike[0] != alike[1] or not alike[0][1]:
             raise InputError(f"layer '{layer.name}' cannot use the weights of '{owner.name}': only "
-                             "layers of one kind, with weights of one shape and without running "
-                             "statistics, share weights; give each its own")
+                             "layers of one kind, with weights of one shape, share weights; give "
+                             "each its own")
 
     def _check_ends(self) -> None:
         ends_fit = (self.layers and isinstance(self.layers[0], Input)

@@ -97,8 +97,10 @@ def require(network: Network, plan: Plan, training: bool = True) -> None:
             one, other = plan.configs[owner], plan.configs[name]
             both = f"layers '{owner}' and '{name}' have the same weights"
             if one.key != other.key:
-                raise InputError(f"{both}, but are cut into {one} and {other}; use a strategy that "
-                                 "cuts both alike, as data does")
+                how = "have other ranks" if f"{one}" == f"{other}" else (
+                    f"are cut into {one} and {other}")
+                raise InputError(f"{both}, but {how}; use a strategy that cuts both alike, as data "
+                                 "does")
             if plan.fc_passes > 1:
                 raise InputError(f"{both}, which FC passes do not support; use the strategy owt")
     if training:

@@ -21,7 +21,7 @@ class Modes:
         self._evaluation, network = traced.evaluation, traced.network
         modules = dict(model.named_modules(remove_duplicate=False))
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
-                       if layer.random or layer.buffers(network.input_shape(layer))]
+                       if layer.random or layer.statistics == "batch"]
         rests = {part for layer, _, part in self._parts if not layer.whole_samples}
         #: Dropout of parts that run whole, in one mode.
         self._whole = [(path, part) for path, part in model.named_modules()
@@ -60,8 +60,9 @@ class Modes:
                 raise InputError(f"'{path}' is in evaluation mode and the model in training mode, "
                                  "but it is in a part that runs whole in PyTorch, which has one "
                                  "mode: call train() on the whole model")
-        for part in {part for _, _, part in self._parts if part.training}:
-            if part._buffers.get("num_batches_tracked") is not None:
+        for layer, _, part in self._parts:  # a module that is called twice counts twice
+            if (layer.statistics == "batch" and part.training
+                    and part._buffers.get("num_batches_tracked") is not None):
                 part.num_batches_tracked.add_(1)
         momenta: dict[str, float] = {}
         for layer, path, part in self._parts:

@@ -75,8 +75,8 @@ def parallelize(module: nn.Module, input: Shape | int, batch: int, plan: str | P
     require_one_world(ranks)
     trace = ranks.agree(lambda: traced(module, _shape_of(input), Outputs).with_evaluation(
         module, needed=forward_only))
-    if trace.own_gradients and not forward_only:
-        raise InputError(trace.own_gradients)
+    if trace.unlike and not forward_only:
+        raise InputError(trace.unlike)
     if input_gradients:
         images, *layers = trace.network.layers
         trace = replace(trace, network=replace(

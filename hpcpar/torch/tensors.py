@@ -73,6 +73,11 @@ def places(module: nn.Module, traced: TracedModule) -> dict[str, TensorPlace]:
             parts += [(f"{prefix}.{statistic}", what)
                       for statistic, what in zip(STATISTICS, RUNNING, strict=True)]
         for name, what in parts:
+            if what in RUNNING and (name not in shapes or any(
+                    state[name] is state[other] for other in by_name)):
+                raise InputError(f"layer '{layer.name}' has no {what} of its own: a normalization "
+                                 "without weights that is called twice keeps one for both; call "
+                                 "two modules, or give it weights (affine=True)")
             expected = whole_shape(traced.network, layer, what)
             if name not in shapes or np.prod(shapes[name]) != np.prod(expected):
                 raise InputError(f"layer '{layer.name}': the module computes its {what} from "

@@ -21,20 +21,25 @@ from tests.mpi.test_torch import BATCH, close
 
 
 class Noisy(nn.Module):
-    """Normal noise on an image, and uniform noise between layers with other axes."""
+    """Normal noise on an image, also of one channel for all, and uniform noise between layers with
+    other axes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.given: list[Tensor] = []
         self.first, self.last = nn.Conv2d(2, 6, 3, padding=1), nn.Conv2d(6, 3, 3, padding=1)
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        x = self.first(x)
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        one = self.given[2] if self.given else torch.randn(
+            len(x), 1, *x.shape[2:], dtype=x.dtype)
+        one = 0 * x[:, :1] + one
+        x = self.first(x + one)
         normal = self.given[0] if self.given else torch.randn_like(x)
         y = self.last(x + 0.5 * normal)
         turned = y.transpose(0, 1)
         uniform = self.given[1].transpose(0, 1) if self.given else torch.rand_like(turned)
-        return (turned * uniform).transpose(0, 1), normal, y
+        return (turned * uniform).transpose(0, 1), normal, y, one
 
 
 def step(model: Any, images: Tensor) -> list[Tensor]:
@@ -51,10 +56,11 @@ def test_noise_trains_as_pytorch_with_the_same_numbers() -> None:
     known: list[Tensor] = []
     for strategy in ("data", "filter", "spatial"):
         model = parallelize(module, (2, 12, 12), BATCH, strategy)
-        out, normal, y = step(model, images)
+        out, normal, y, one = step(model, images)
         uniform = out / y
-        assert not known or (torch.equal(known[0], normal) and close(known[1], uniform))
-        known = [normal, uniform]
+        assert not known or (torch.equal(known[0], normal) and close(known[1], uniform)
+                             and torch.equal(known[2], one))
+        known = [normal, uniform, one]
         module.given = known
         module(images)[0].square().mean().backward()
         assert close(out, module(images)[0].detach())

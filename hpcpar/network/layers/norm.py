@@ -103,8 +103,8 @@ class BatchNorm(Normalization):
     statistics: ClassVar[str] = "batch"
 
     def buffers(self, x: Shape) -> int:
-        """Running mean and variance of each channel."""
-        return 2 * x[0]
+        """Running mean and variance of each channel; none with another layer's weights."""
+        return 0 if self.weights_of else 2 * x[0]
 
 
 @dataclass(frozen=True)

@@ -81,10 +81,22 @@ class Constant:
             remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
         return Constant(value.shape, lambda: value, origins, remark, bool(origins))
 
+    @staticmethod
+    def unknown(dims: tuple[int, ...], origins: frozenset[str] = frozenset(),
+                node: Node | None = None) -> Constant:
+        """A constant that is computed from `origins`, without its values."""
+        remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
+        return Constant(dims, unread, origins, remark, computed=True, node=node)
+
     def transposed(self, order: Sequence[int]) -> Constant:
         """The same values with the axes in another order."""
         return Constant(tuple(self.dims[i] for i in order),
                         lambda: np.transpose(self.read(), order), self.origins, self.remark)
+
+
+def unread() -> Array:
+    """Instead of the values of a constant that a module computes."""
+    raise ValueError("computed in the module")
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd import Function
+from torch.utils.checkpoint import CheckpointFunction
 
 #: Largest relative difference between equal gradients.
 WITHIN = 1e-4
@@ -26,12 +27,12 @@ class Use:
 
 @contextmanager
 def recorded() -> Iterator[list[Use]]:
-    """A context that collects the calls of functions outside of PyTorch."""
+    """A context that collects the calls of functions outside of PyTorch, and of checkpoints."""
     uses: list[Use] = []
     kept = Function.__dict__["apply"]
 
     def apply(cls: type[Function], *arguments: Any, **more: Any) -> Any:
-        if not cls.__module__.startswith("torch."):
+        if not cls.__module__.startswith("torch.") or cls is CheckpointFunction:
             uses.append(Use(cls, arguments))
         return kept.__func__(cls, *arguments, **more)
 

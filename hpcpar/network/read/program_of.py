@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, cast
 
 import torch
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from hpcpar.errors import InputError, one_line
@@ -24,6 +28,8 @@ _COUNTED = {_aten._scaled_dot_product_flash_attention_for_cpu:
             lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
 #: Drop path's operators.
 BERNOULLI = "aten.bernoulli.float", "aten.bernoulli.p"
+#: Noise of a given size, as noise of a tensor's size.
+SIZED = {f"aten.{kind}.default": f"aten.{kind}_like.default" for kind in ("rand", "randn")}
 DIVISIONS = "aten.div.Tensor", "aten.div.Scalar"
 #: Most bytes of a part's buffers, which are stored with the network.
 MOST_BYTES = 1 << 24
@@ -90,6 +96,14 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
             continue
         if values.get("running_mean") and values.get("training", values.get("use_input_stats")):
             raise InputError("it keeps running statistics, which a layer of its own would not")
+        if call.operator in SIZED:
+            zeros = Tensor(f"{name}.zeros")
+            names[zeros] = f"%t{len(lines)}"
+            lines.append(("aten.full.default", {
+                "size": _argument(values["size"], names, samples, name), "fill_value": 0.0,
+                "dtype": _argument(values.get("dtype") or torch.float32, names, samples, name),
+                "device": {"device": ""}}))
+            call, values = Called(SIZED[call.operator], {}, call.shape), {"self": zeros}
         if _is_random(call.operator):
             drops += _random(calls, call, values, samples)
         names[name] = f"%t{len(lines)}"
@@ -147,7 +161,7 @@ def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object]
     if call.operator not in (DROPOUT, ATTENTION, *NOISES):
         if rate != 0.0:
             raise InputError(f"{call.operator} draws random numbers; only dropout, attention's "
-                             "dropout, randn_like and rand_like do so for each sample")
+                             "dropout, rand, randn, rand_like and randn_like do so for each sample")
         return []
     shape = call.shape
     if call.operator == ATTENTION:
@@ -237,8 +251,17 @@ def _halves(noise: torch.Tensor, *_: object) -> torch.Tensor:
 
 def _costs(program: ProgramText) -> tuple[tuple[int, ...], int, int]:
     """Shape of a sample's output, bytes that autograd keeps for it besides inputs and weights, and
-    flops; without computing.
+    flops; without computing, where no size depends on values.
     """
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            return _counted(program, torch.empty)
+    except (DynamicOutputShapeException, DataDependentOutputException):
+        return _counted(program, torch.randn)
+
+
+def _counted(program: ProgramText, new: Callable[..., torch.Tensor]
+             ) -> tuple[tuple[int, ...], int, int]:
     ready = AtenProgram(program.text)
     kept: dict[int, torch.UntypedStorage] = {}
 
@@ -247,13 +270,12 @@ def _costs(program: ProgramText) -> tuple[tuple[int, ...], int, int]:
         kept[storage._cdata] = storage
         return tensor
 
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        xs, ws = ([torch.empty(shape, dtype=kind, requires_grad=True) for shape, kind in given]
-                  for given in ([((1, *shape), _dtype(program)) for shape in ready.inputs],
-                                [(t.shape, t.dtype) for t in program.tensors]))
-        with (torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
-              FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):
-            output = ready(xs, ws)
+    xs, ws = ([new(shape, dtype=kind, requires_grad=True) for shape, kind in given]
+              for given in ([((1, *shape), _dtype(program)) for shape in ready.inputs],
+                            [(t.shape, t.dtype) for t in program.tensors]))
+    with (torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t),
+          FlopCounterMode(display=False, custom_mapping=_COUNTED) as counter):
+        output = ready(xs, ws)
     for given in (*xs, *ws):
         kept.pop(given.untyped_storage()._cdata, None)
     return (tuple(output.shape), sum(storage.nbytes() for storage in kept.values()),

@@ -6,12 +6,11 @@ import importlib
 import math
 import operator
 import re
-import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 
-from hpcpar.errors import InputError, one_line
+from hpcpar.errors import InputError
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import Loss, SoftmaxCrossEntropy
 from hpcpar.network.layers.base import Shape
@@ -19,20 +18,16 @@ from hpcpar.network.read.endings import Output
 from hpcpar.network.read.evaluation import Evaluation, Result, find_outputs, results
 from hpcpar.network.read.in_place import TracedTensors, dims, sample_shape
 from hpcpar.network.read.onnx_ops import build_with_outputs
-from hpcpar.network.read.operations import Array, Attribute, Constant, Node, Operations
+from hpcpar.network.read.operations import Attribute, Constant, Node, Operations, unread
 from hpcpar.network.read.torch_call import Call, Tensor, UnknownCall
 from hpcpar.network.read.torch_ops import EMPTY, PARTS, RESHAPES, TRANSLATIONS
-from hpcpar.network.read.traced_calls import Called, TracedCalls, reached
+from hpcpar.network.read.traced_calls import SAMPLES, Called, TracedCalls, reached
 
 if TYPE_CHECKING:
     from torch import Tensor as TorchTensor
     from torch.export import ExportedProgram
     from torch.fx import Node as FxNode
     from torch.nn import Module
-
-#: Batch size of the trace. It does not affect the layers; as a large prime number, it tells sizes
-#: that count samples.
-SAMPLES = 1009
 
 
 def is_module(value: object) -> bool:
@@ -65,8 +60,8 @@ def from_torch(module: Module, shape: Shape, loss: type[Loss] = SoftmaxCrossEntr
     notes = found.network.notes
     if isinstance(found.evaluation, str):
         notes += f"evaluation computes what training computes: {found.evaluation}",
-    if found.own_gradients:
-        notes += f"a run replaces gradients by the forward pass's: {found.own_gradients}",
+    if found.unlike:
+        notes += f"a run trains otherwise: {found.unlike}",
     return replace(found.network, notes=notes)
 
 
@@ -92,8 +87,8 @@ class TracedModule:
         The tensors that it returns.
     evaluation : Evaluation or str
         What it returns in evaluation, or why that is not known.
-    own_gradients : str
-        Which functions have gradients that a plan does not compute, in one line; empty without any.
+    unlike : str
+        Why a run would not train as the module does, in one line; empty where it would.
     """
 
     network: Network
@@ -105,7 +100,7 @@ class TracedModule:
     results: Mapping[str, Result] = field(default_factory=dict)
     returned: tuple[str, ...] = ()
     evaluation: Evaluation | str = "the module was not traced in evaluation mode"
-    own_gradients: str = ""
+    unlike: str = ""
 
     def with_evaluation(self, module: Module, needed: bool) -> TracedModule:
         """The same with what the module returns in evaluation.
@@ -117,6 +112,8 @@ class TracedModule:
         """
         try:
             operations, trace, structure = _trace(module, self.input, training=False)
+            if trace.changed:
+                raise InputError(trace.refusal(type(module).__name__))
             return replace(self, evaluation=Evaluation(find_outputs(
                 type(module).__name__, operations, trace, self.results, self.returned), structure))
         except InputError as err:
@@ -136,7 +133,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
                      for name in trace.parts[layer.name][1].held)
     return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
                         results(operations, trace, training=True), operations.outputs,
-                        own_gradients=trace.refusal(type(module).__name__))
+                        unlike=trace.refusal(type(module).__name__))
 
 
 def _trace(module: Module, shape: Shape, training: bool = True
@@ -144,39 +141,14 @@ def _trace(module: Module, shape: Shape, training: bool = True
     """The operators of a module in one mode, its calls, and the tree of its outputs."""
     name = type(module).__name__
     try:
-        torch = importlib.import_module("torch")
-        export = importlib.import_module("torch.export").export
-        fake = importlib.import_module("torch._subclasses.fake_tensor").FakeTensorMode
-        mode = importlib.import_module("hpcpar.network.read.data_as_detach").DataAsDetach
-        gradients = importlib.import_module("hpcpar.network.read.own_gradients")
+        export = importlib.import_module("hpcpar.network.read.export")
     except ImportError as err:
         raise InputError(f"module '{name}' needs PyTorch: pip install hpcpar[torch]") from err
-    for part_name, part in module.named_modules():
-        keeps = getattr(part, "running_mean", None) is not None
-        if keeps and getattr(part, "momentum", 0) is None:
-            raise InputError(f"module '{name}': '{part_name}' averages its statistics over all "
-                             "batches (momentum=None), which cannot be read; give it a number, as "
-                             "in momentum=0.1")
-    modes = [(part, part.training) for part in module.modules()]
-    first = next(iter(module.parameters()), torch.zeros(1))
-    with fake(allow_non_fake_inputs=True):  # without memory
-        images = torch.empty(SAMPLES, *shape, dtype=first.dtype, device=first.device)
-    for part in module.modules():  # train() may keep some in evaluation mode
-        part.training = training
-    try:
-        with mode(), gradients.recorded() as uses, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of attributes that the export assigns
-            program = export(module, (images,), strict=False)
-    except Exception as err:  # tracing runs the user's code
-        raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
-                         f"({one_line(err)})") from err
-    finally:
-        for part, before in modes:
-            part.training = before
+    program, own_gradients = export.exported(module, shape, training)
     reader = _Reader(program, module, name)
     operations = reader.read()
     trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape,
-                        own_gradients=tuple(gradients.differing(uses, SAMPLES)))
+                        own_gradients=own_gradients, changed=reader.stored_changes())
     return operations, trace, program.call_spec.out_spec
 
 
@@ -186,7 +158,6 @@ class _Reader(TracedTensors):
     def __init__(self, program: ExportedProgram, module: Module, name: str) -> None:
         super().__init__(name)
         self.program, self.module = program, module
-        self.constants: dict[str, Constant] = {}
         #: The module's parameters and buffers by the names of their tensors.
         self.values: dict[str, TorchTensor] = {}
         self.input = ""
@@ -209,18 +180,25 @@ class _Reader(TracedTensors):
             if fx.op == "placeholder":
                 self._placeholder(fx)
             elif fx.op == "get_attr":
-                raise InputError(f"module '{self.name}': a part that runs under torch.no_grad, or "
-                                 "in checkpoint(..., use_reentrant=True), cannot be read: freeze "
-                                 "parameters with requires_grad_(False), and call checkpoint with "
-                                 "use_reentrant=False")
+                raise InputError(f"module '{self.name}': '{fx.target}' is a program of its own, as "
+                                 "of torch.cond or torch.autocast, which cannot be read; use "
+                                 "torch.where, and leave torch.autocast out")
             elif fx.op == "output":
                 outputs = list(pytree_leaves(fx.args[0]))
             else:
                 self._call(fx)
+        if any(output not in self.tensors for output in outputs):
+            raise InputError(f"module '{self.name}' returns None or a number among its "
+                             "tensors; return tensors alone")
         names = tuple(self.tensors[cast("FxNode", output)] for output in outputs)
         return Operations(f"module '{self.name}'", tuple(self.nodes), self.constants, self.input,
                           (None, *self.shapes[self.input]), names, self.shapes,
                           exact_sharing=True)
+
+    def stored_changes(self) -> tuple[str, ...]:
+        """The parameters and buffers that get new values, but for counts of batches."""
+        names = (self._stored.get(name, "") for name in self.changed)
+        return tuple(n for n in names if n and not n.endswith("num_batches_tracked"))
 
     def _placeholder(self, fx: FxNode) -> None:
         """The images, or a stored tensor."""
@@ -248,7 +226,7 @@ class _Reader(TracedTensors):
         if fx.target is operator.getitem:
             self._item(fx)
             return
-        if not hasattr(fx.target, "_schema"):  # Python's, on numbers
+        if not hasattr(fx.target, "_schema") or fx.target._schema.name == "aten::sym_size":
             raise InputError(f"module '{self.name}': '{fx.name}' computes with a size that depends "
                              "on values, as of x[mask]; use torch.where, or a fixed size")
         call, inputs, in_place = self._arguments(fx)
@@ -287,14 +265,15 @@ class _Reader(TracedTensors):
     def _item(self, fx: FxNode) -> None:
         """One of several tensors that an operator returns."""
         source, which = cast("tuple[FxNode, int]", tuple(fx.args))
-        call, _, _ = self._arguments(source)
+        call, inputs, _ = self._arguments(source)
         self._note(fx, "getitem", {"self": Tensor(source.name), "which": which})
         if call.name not in PARTS and source.name in self.constants:  # as meshgrid's
             self.constants[fx.name] = replace(self.constants[source.name], dims=dims(fx))
             return
         if call.name not in PARTS:
-            self._append(fx, "Identity" if which == 0 else "second output of an operator",
-                         (self.tensors[source],), {})
+            first = which == 0  # others are computed anew from what the operator reads
+            self._append(fx, "Identity" if first else "second output of an operator",
+                         (self.tensors[source],) if first else inputs, {})
             return
         axis = int(cast(int, call.values.get("dim", 0)))
         if call.name == "unbind":
@@ -320,8 +299,8 @@ class _Reader(TracedTensors):
                        for item in (value if isinstance(value, list) else [value])
                        if isinstance(item, Tensor))
         first = next((v for v in pytree_leaves(list(fx.args)) if v in self.tensors), fx)
-        call = Call(name.removesuffix("_"), fx.name, given, sample_shape(fx),
-                    sample_shape(cast("FxNode", first)))
+        call = Call(name.removesuffix("_").removesuffix("_with_indices"), fx.name, given,
+                    sample_shape(fx), sample_shape(cast("FxNode", first)))
         return call, inputs, name.endswith("_")
 
     def _named(self, value: object) -> object:
@@ -342,26 +321,24 @@ class _Reader(TracedTensors):
         """A tensor computed from constants: a reshaped stored tensor, random factors of samples, or
         a tensor with unknown values.
         """
-        first = self.constants.get(inputs[0] if inputs else "", Constant((), _unread))
+        first = self.constants.get(inputs[0] if inputs else "", Constant((), unread))
         extent = math.prod(dims(fx))
         if call.name == "expand" and extent % SAMPLES and extent != math.prod(first.dims):
-            return replace(first, dims=dims(fx), computed=True, read=_unread)
+            return replace(first, dims=dims(fx), computed=True, read=unread)
         if call.name in (*RESHAPES, "expand", "to", "alias", "clone", "contiguous") or (
                 first.frozen and call.name in ("detach", "lift_fresh_copy")):
             return replace(first, dims=dims(fx), read=lambda: first.read().reshape(dims(fx)))
         if call.name == "bernoulli" and dims(fx) == (SAMPLES, *(1,) * (len(dims(fx)) - 1)):
-            return Constant(dims(fx), _unread, drops=1 - call.number("p"), kept=1.0)
+            return Constant(dims(fx), unread, drops=1 - call.number("p"), kept=1.0)
         if call.name == "div" and first.kept:
             return replace(first, kept=first.kept / call.number("other"))
         if call.name == "floor":
             share = self._share(cast("FxNode", fx.args[0]))
             if share is not None:
-                return Constant(dims(fx), _unread, drops=1 - share, kept=1.0)
+                return Constant(dims(fx), unread, drops=1 - share, kept=1.0)
         origins = frozenset[str]().union(*(self.constants[name].origins for name in inputs
                                            if name in self.constants))
-        remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(dims(fx), _unread, origins, remark, computed=True,
-                        node=self._operator(fx, call) if origins else None)
+        return Constant.unknown(dims(fx), origins, self._operator(fx, call) if origins else None)
 
     def _operator(self, fx: FxNode, call: Call) -> Node | None:
         """The operator of a call on constants; None if it has no translation."""
@@ -393,7 +370,3 @@ def pytree_leaves(value: object) -> Iterator[object]:
 
 def _same(value: object, default: object) -> bool:
     return type(value) is type(default) and value == default
-
-
-def _unread() -> Array:
-    raise ValueError("computed in the module")

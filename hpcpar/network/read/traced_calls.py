@@ -14,6 +14,10 @@ from hpcpar.network.read.torch_call import Tensor
 if TYPE_CHECKING:
     import torch
 
+#: Batch size of the trace. It does not affect the layers; as a large prime number, it tells sizes
+#: that count samples.
+SAMPLES = 1009
+
 
 @dataclass(frozen=True)
 class Called:
@@ -54,9 +58,16 @@ class TracedCalls:
     parts: dict[str, tuple[Node, ProgramText]] = field(default_factory=dict)
     #: Names of functions whose gradients are not known to be usual ones (`own_gradients.py`).
     own_gradients: tuple[str, ...] = ()
+    #: Stored tensors that the module changes, besides counts of batches and running statistics.
+    changed: tuple[str, ...] = ()
 
     def refusal(self, module: str) -> str:
-        """Why `own_gradients` cannot be computed; empty without any."""
+        """Why the module cannot be run as it is; empty where it can."""
+        if self.changed:
+            names = ", ".join(f"'{name}'" for name in self.changed[:3])
+            more = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
+            return (f"module '{module}': its forward pass changes {names}{more}, which a run would "
+                    "leave as they are; change them in the training loop, after each step")
         return "" if not self.own_gradients else (
             f"module '{module}': {', '.join(self.own_gradients)} (torch.autograd.Function) defines "
             "a gradient of its own, which a trace does not show, and random numbers do not show "

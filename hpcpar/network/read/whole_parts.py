@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,10 +14,12 @@ from hpcpar.network.layers import Whole
 from hpcpar.network.layers.base import image_of
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
-from hpcpar.network.read.traced_calls import TracedCalls, read_by
+from hpcpar.network.read.traced_calls import TracedCalls, reached, read_by
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
+#: Operators of PyTorch that draw random numbers.
+RANDOM = re.compile("dropout|rand|bernoulli|normal|uniform")
 
 
 @dataclass(frozen=True)
@@ -108,10 +111,38 @@ class _Nodes:
         return found
 
 
+    def one_of(self, part: set[int], outputs: Sequence[str]) -> WholePart | None:
+        """A part with the last of several outputs, which computes anew what the others need; None
+        if it draws random numbers.
+        """
+        *others, last = outputs
+        makers = {self.makers[name] for name in others}
+        kept = makers | self.reach(makers, False)
+        own = {self.makers[last]}
+        own |= self.reach(own, False) & part
+        inputs = dict.fromkeys(i for n in sorted(own) for i in self.inputs(n)
+                               if self.makers.get(i) not in part)
+        calls = (self.trace.calls.get(name) for name in reached(self.trace.calls, inputs, last))
+        if any(call is not None and (call.values.get("dropout_p") or RANDOM.search(call.operator))
+               for call in calls):
+            return None
+        return WholePart(frozenset(part - kept), tuple(inputs), last)
+
+    def normalizes(self, part: WholePart) -> bool:
+        """Whether a part keeps running statistics, which a layer of its own cannot."""
+        calls = (self.trace.calls.get(name) for n in part.nodes
+                 for name in self.operations.nodes[n].outputs)
+        return any(call is not None and call.values.get("running_mean") for call in calls)
+
+
 def part_around(operations: Operations, trace: TracedCalls, name: str,
-                any_outputs: bool = False) -> WholePart | None:
+                any_outputs: bool = False, apart: bool = False) -> WholePart | None:
     """The smallest part with the operator that makes a tensor, whose inputs and output are samples
     of features or images, or an output that may have any shape; None if there is none.
+
+    With `apart`, operators without weights that make several such tensors become one part for each
+    of them. Otherwise, or where that part would normalize by batches, they belong to one part with
+    what reads the tensors.
     """
     graph = _Nodes(operations, trace, any_outputs)
     if name not in graph.makers:
@@ -129,13 +160,17 @@ def part_around(operations: Operations, trace: TracedCalls, name: str,
         irregular = [o for o in outputs if not graph.is_regular(o)]
         if any(o in operations.outputs for o in irregular):
             return None
+        if apart and len(outputs) > 1 and not (irregular or names):
+            return graph.one_of(part, outputs)
         for output in irregular or outputs[:-1]:
             part.update(graph.readers.get(output, ()))
         part |= graph.wholes_beside(part, inputs, outputs)
-        if len(part) == before and len(outputs) == 1:
-            return WholePart(frozenset(part), tuple(inputs), outputs[0])
         if len(part) == before:
-            return None
+            found = None if len(outputs) != 1 else WholePart(frozenset(part), tuple(inputs),
+                                                             outputs[0])
+            if apart or not (found is None or graph.normalizes(found)):
+                return found
+            return part_around(operations, trace, name, any_outputs, apart=True)
 
 
 def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,

@@ -60,7 +60,8 @@ def test_connected_operators_are_one_layer(name: str) -> None:
 def test_the_rest_is_one_layer_among_others(name: str) -> None:
     network = from_torch(module(name), SHAPE)
     kinds = [type(layer) for layer in network.layers[1:-1]]
-    assert kinds[0] == kinds[-1] == Conv2d and kinds.count(Whole) == 1, kinds
+    parts = 2 if name in ("attention beside a normalization", "parts changed in place") else 1
+    assert kinds[0] == kinds[-1] == Conv2d and kinds.count(Whole) == parts, kinds
     (note,) = network.notes
     assert "PyTorch computes" in note
 

@@ -1,0 +1,122 @@
+"""PyTorch modules as exported programs (``torch.export``)."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils.checkpoint import CheckpointFunction
+
+from hpcpar.errors import InputError, one_line
+from hpcpar.network.layers.base import Shape
+from hpcpar.network.read.own_gradients import differing, recorded
+from hpcpar.network.read.traceable import traceable
+from hpcpar.network.read.traced_calls import SAMPLES
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Graph, GraphModule, Node
+    from torch.nn import Module
+
+_aten = torch.ops.aten
+
+
+def exported(module: Module, shape: Shape, training: bool
+             ) -> tuple[ExportedProgram, tuple[str, ...]]:
+    """The program of a module in one mode, and the functions that define other gradients.
+
+    Raises
+    ------
+    InputError
+        PyTorch cannot trace the module, or a trace does not show what it computes.
+    """
+    name = type(module).__name__
+    for part_name, part in module.named_modules():
+        keeps = getattr(part, "running_mean", None) is not None
+        if keeps and getattr(part, "momentum", 0) is None:
+            raise InputError(f"module '{name}': '{part_name}' averages its statistics over all "
+                             "batches (momentum=None), which cannot be read; give it a number, as "
+                             "in momentum=0.1")
+    modes = [(part, part.training) for part in module.modules()]
+    first = next(iter(module.parameters()), torch.zeros(1))
+    with FakeTensorMode(allow_non_fake_inputs=True):  # without memory
+        images = torch.empty(SAMPLES, *shape, dtype=first.dtype, device=first.device)
+    for part in module.modules():  # train() may keep some in evaluation mode
+        part.training = training
+    try:
+        with traceable(), recorded() as uses, warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of attributes that the export assigns
+            program = torch.export.export(module, (images,), strict=False)
+    except Exception as err:  # tracing runs the user's code
+        raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
+                         f"({one_line(err)})") from err
+    finally:
+        for part, before in modes:
+            part.training = before
+    if any(use.function is CheckpointFunction for use in uses):
+        raise InputError(f"module '{name}': checkpoint(..., use_reentrant=True) hides its "
+                         "gradients; call checkpoint with use_reentrant=False")
+    _inline_no_grad(program.graph_module, name, enabled=True)
+    _copy_outs(program.graph_module.graph)
+    _drop_assertions(program.graph_module.graph)
+    return program, tuple(differing(uses, SAMPLES))
+
+
+def _inline_no_grad(program: GraphModule, module: str, enabled: bool) -> None:
+    """Put the operators that run under torch.no_grad among the others, their results detached.
+
+    `enabled` tells whether gradients are computed around the program.
+    """
+    graph = program.graph
+    for node in list(graph.nodes):
+        if str(node.target) != "wrap_with_set_grad_enabled":
+            continue
+        inside, part, *inputs = node.args
+        if inside and not enabled:
+            raise InputError(f"module '{module}': torch.enable_grad within torch.no_grad cannot be "
+                             "read; leave torch.no_grad out")
+        inner = getattr(program, part.target)
+        _inline_no_grad(inner, module, inside)
+        places = (each for each in inner.graph.nodes if each.op == "placeholder")
+        known: dict[Node, Any] = dict(zip(places, inputs, strict=True))
+        with graph.inserting_before(node):
+            results = graph.graph_copy(inner.graph, known)
+            for user in list(node.users):
+                result = results[user.args[1]]
+                if not inside:
+                    result = graph.call_function(_aten.detach.default, (result,))
+                    result.meta = {**user.meta}
+                user.replace_all_uses_with(result)
+                graph.erase_node(user)
+        graph.erase_node(node)
+        graph.erase_node(part)
+
+
+def _copy_outs(graph: Graph) -> None:
+    """Write results into given tensors (``out=``) as copies."""
+    for node in list(graph.nodes):
+        if "out" not in node.kwargs:
+            continue
+        packet = node.target.overloadpacket
+        wanted = [(a.name, str(a.type)) for a in node.target._schema.arguments if not a.is_out]
+        plain = next(each for each in map(partial(getattr, packet), packet.overloads())
+                     if [(a.name, str(a.type)) for a in each._schema.arguments] == wanted)
+        with graph.inserting_before(node):
+            result = graph.call_function(plain, node.args, {
+                name: value for name, value in node.kwargs.items() if name != "out"})
+            copied = graph.call_function(_aten.copy_.default, (node.kwargs["out"], result))
+        result.meta, copied.meta = {**node.meta}, {**node.meta}
+        node.replace_all_uses_with(copied)
+        graph.erase_node(node)
+
+
+def _drop_assertions(graph: Graph) -> None:
+    """Erase checks of sizes that depend on values, as of x[mask], and numbers for them alone."""
+    for node in reversed(list(graph.nodes)):
+        is_check = str(node.target) == "aten._assert_scalar.default"
+        is_number = isinstance(node.meta.get("val"), torch.SymInt | torch.SymBool)
+        if is_check or (is_number and not node.users):
+            graph.erase_node(node)
