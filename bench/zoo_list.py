@@ -186,7 +186,8 @@ def monai() -> list[Candidate]:
         if conv and not mixes and all(p.name in MONAI for p in needs):
             seen.add(re.sub(r"\d+", "", name))
             found += [_monai(name, kind, dims, needs, "spatial_dims" in parameters)
-                      for dims in ((3, 2) if "spatial_dims" in parameters else (2,))]
+                      for dims in ((3, 2) if "spatial_dims" in parameters else
+                                   (3 if name.endswith("3D") else 2,))]
     return found
 
 
@@ -207,6 +208,7 @@ def _monai(name: str, kind: Any, dims: int, needs: list[inspect.Parameter],
     parameters = inspect.signature(kind).parameters
     given = {p.name: values[p.name] for p in needs} | ({"spatial_dims": dims} if spatial else {})
     given |= {"pretrained": False} if "pretrained" in parameters else {}
+    given |= {"dropout_dim": dims} if "dropout_dim" in parameters else {}
     channels = 1
     if "in_channels" in parameters and "in_channels" not in given:
         channels = parameters["in_channels"].default

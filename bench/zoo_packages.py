@@ -75,7 +75,7 @@ def deepinv() -> list[Candidate]:
     of = partial(table, "deepinv", "deepinv.models")
     return [
         *of("DnCNN SwinIR", (3, 64, 64), (3, 32, 32), pretrained=None),
-        *of("MPRNet SRResNet ICNN PatchGANDiscriminator", (3, 64, 64), (3, 32, 32)),
+        *of("MPRNet SRResNet PatchGANDiscriminator", (3, 64, 64), (3, 32, 32)),
         *of("Restormer", (3, 64, 64), (3, 32, 32), pretrained=None),
         *of("DCGANDiscriminator", (3, 64, 64), (3, 64, 64)),
         *of("ESRGANDiscriminator", (3, 64, 64), (3, 64, 64), img_size=(3, 64, 64)),
@@ -212,7 +212,7 @@ def lightly() -> list[Candidate]:
 def small_unets() -> list[Candidate]:
     """`unet` in 1-D, 2-D and 3-D."""
     return [
-        entry("unet", "unet:UNet1D", (1, 256), (1, 64)),
+        entry("unet", "unet:UNet1D", (1, 188), (1, 188)),
         entry("unet", "unet:UNet2D", (1, 64, 64), (1, 64, 64), padding=1, residual=True),
         entry("unet", "unet:UNet2D", (1, 96, 96), (1, 64, 64), padding=1, normalization="batch"),
         entry("unet", "unet:UNet3D", (1, 32, 32, 32), (1, 32, 32, 32), padding=1,

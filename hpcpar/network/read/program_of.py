@@ -28,6 +28,8 @@ _COUNTED = {_aten._scaled_dot_product_flash_attention_for_cpu:
             lambda query, key, value, *_, **__: sdpa_flop_count(query, key, value)}
 #: Drop path's operators.
 BERNOULLI = "aten.bernoulli.float", "aten.bernoulli.p"
+#: Dropout of whole channels, as of Dropout2d.
+FEATURES = "aten.feature_dropout.default"
 #: Noise of a given size, as noise of a tensor's size.
 SIZED = {f"aten.{kind}.default": f"aten.{kind}_like.default" for kind in ("rand", "randn")}
 DIVISIONS = "aten.div.Tensor", "aten.div.Scalar"
@@ -94,6 +96,15 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
             drops.append(1)
             names[name] = f"%t{len(lines) - 1}"
             continue
+        if call.operator == FEATURES and values["train"] and values["p"]:
+            given = names[cast(str, values["input"])]
+            shape = (*call.shape[:2], *(1,) * (len(call.shape) - 2))
+            values = {"input": None, "p": values["p"]}
+            drops += _random(calls, Called(DROPOUT, {}, shape), values, samples)
+            lines += _dropped_ones(_argument(shape, names, samples, name), len(lines), values)
+            lines.append(("aten.mul.Tensor", {"self": given, "other": f"%t{len(lines) - 1}"}))
+            names[name] = f"%t{len(lines) - 1}"
+            continue
         if values.get("running_mean") and values.get("training", values.get("use_input_stats")):
             raise InputError("it keeps running statistics, which a layer of its own would not")
         if call.operator in SIZED:
@@ -146,10 +157,15 @@ def _dropped_path(call: Called, kept: float, number: int) -> list[tuple[str, dic
     if call.operator not in DIVISIONS or not isinstance(by, float) or not math.isclose(by, kept):
         raise InputError("it draws a random number for each sample and does not divide it by the "
                          "share that is kept, as drop path does")
-    ones = {"size": [{"samples": 1}, *call.shape[1:]], "fill_value": 1.0,
-            "dtype": {"constant": "float32"}, "device": {"device": ""}}
-    return [("aten.full.default", ones), (DROPOUT, {"input": f"%t{number}", "p": 1 - kept,
-                                                    "train": True, "axis": 0})]
+    return _dropped_ones([{"samples": 1}, *call.shape[1:]], number, {"p": 1 - kept, "axis": 0})
+
+
+def _dropped_ones(size: object, number: int, values: Mapping[str, object]
+                  ) -> list[tuple[str, dict[str, object]]]:
+    """A dropout of ones; `number` is the place in the program."""
+    return [("aten.full.default", {"size": size, "fill_value": 1.0, "dtype": {
+        "constant": "float32"}, "device": {"device": ""}}),
+            (DROPOUT, {**values, "input": f"%t{number}", "train": True})]
 
 
 def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],

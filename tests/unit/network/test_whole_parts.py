@@ -131,6 +131,40 @@ def test_drop_path_inside_of_a_part_is_a_dropout_of_samples() -> None:
     assert seen == [((4, 1, 1), 0, 0.25, 0)] and program.drops == (1, 1)
 
 
+@pytest.mark.parametrize(("view", "axis", "shape"), [
+    ((3, 2, 2, 5), 0, (4, 3, 1, 1, 1)), ((3, 4, 5), 1, (1, 4, 1, 1, 1))])
+@pytest.mark.filterwarnings("ignore:dropout3d")
+def test_channels_dropped_inside_of_a_part_are_a_dropout_of_ones(
+        view: tuple[int, ...], axis: int, shape: tuple[int, ...]) -> None:
+    """Dropout3d of 2-D images drops whole samples, as PyTorch takes their axis for channels."""
+    def last(x: torch.Tensor) -> torch.Tensor:
+        return x.sort(-1)[0] if x.ndim == 5 else x
+
+    class Dropped(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.drop = nn.Dropout3d(0.25)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            x = last(self.drop(x.view(-1, *view)))
+            return x.reshape(-1, 3, 4, 5).mean((2, 3))
+
+    (layer,) = [layer for layer in from_torch(Dropped(), (3, 4, 5), MeanSquaredError).layers
+                if isinstance(layer, Whole)]
+    program, images = AtenProgram(layer.program), torch.randn(4, 3, 4, 5)
+    factors, seen = torch.rand(shape), []
+
+    def drop(ones: torch.Tensor, *values: Any) -> torch.Tensor:
+        seen.append((tuple(ones.shape), *values))
+        return factors
+
+    for given, factor in ((drop, factors), (None, torch.ones(shape))):
+        expected = images.view(-1, *view) * (factor if axis == 0 else factor[0])
+        torch.testing.assert_close(program([images], [], given).flatten(),
+                                   last(expected).flatten())
+    assert seen == [(shape, axis, 0.25, 0)] and layer.random
+
+
 def test_other_random_factors_inside_of_a_part_are_refused() -> None:
     with pytest.raises(InputError, match="does not divide it by the share that is kept"):
         from_torch(Block(divides=False), (3, 4, 5), MeanSquaredError)
