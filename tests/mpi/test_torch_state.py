@@ -112,6 +112,29 @@ def test_a_changed_buffer_is_refused(way: str, hidden: bool) -> None:
         parallelize(Counts(way, True, hidden), SHAPE, BATCH, "data", forward_only=True)
 
 
+class Taught(nn.Module):
+    """A part that is only read without gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.teacher = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.teacher(x)
+        return self.first(x) - y
+
+
+def test_a_part_without_gradients_must_be_frozen() -> None:
+    """PyTorch's optimizers leave it alone, and would shrink it if its gradients were zeros."""
+    with pytest.raises(InputError, match="no gradient reaches 'teacher.bias', 'teacher"):
+        parallelize(Taught(), SHAPE, BATCH, "data")
+    taught = Taught()
+    taught.teacher.requires_grad_(False)
+    assert parallelize(taught, SHAPE, BATCH, "data") is not None
+    assert parallelize(Taught(), SHAPE, BATCH, "data", forward_only=True) is not None
+
+
 def test_statistics_of_no_module_are_refused() -> None:
     norm = nn.BatchNorm2d(2, affine=False)
     with pytest.raises(InputError, match="has no running_mean of its own"):

@@ -133,7 +133,7 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
                      for name in trace.parts[layer.name][1].held)
     return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
                         results(operations, trace, training=True), operations.outputs,
-                        unlike=trace.refusal(type(module).__name__))
+                        unlike=trace.refusal(type(module).__name__, operations.outputs))
 
 
 def _trace(module: Module, shape: Shape, training: bool = True

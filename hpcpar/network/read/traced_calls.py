@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -61,22 +61,40 @@ class TracedCalls:
     #: Stored tensors that the module changes, besides counts of batches and running statistics.
     changed: tuple[str, ...] = ()
 
-    def refusal(self, module: str) -> str:
-        """Why the module cannot be run as it is; empty where it can."""
+    def refusal(self, module: str, outputs: Collection[str] = ()) -> str:
+        """Why a run would not train as the module with these outputs; empty where it would."""
         if self.changed:
-            names = ", ".join(f"'{name}'" for name in self.changed[:3])
-            more = f" and {len(self.changed) - 3} more" if len(self.changed) > 3 else ""
-            return (f"module '{module}': its forward pass changes {names}{more}, which a run would "
-                    "leave as they are; change them in the training loop, after each step")
+            return (f"module '{module}': its forward pass changes {_listed(self.changed)}, which a "
+                    "run would leave as they are; change them in the training loop, after each "
+                    "step")
+        if without := self._without_gradients(outputs):
+            return (f"module '{module}': no gradient reaches {_listed(without)}, which only count "
+                    "behind detach or torch.no_grad, so that PyTorch would not train them; freeze "
+                    "them with requires_grad_(False)")
         return "" if not self.own_gradients else (
             f"module '{module}': {', '.join(self.own_gradients)} (torch.autograd.Function) defines "
             "a gradient of its own, which a trace does not show, and random numbers do not show "
             "that it equals its operators' gradient; write it with operators, as in "
             "y = x + (f(x) - x).detach()")
 
+    def _without_gradients(self, outputs: Collection[str]) -> list[str]:
+        """The trained tensors that outputs read, but not with gradients."""
+        ends = {name for name, call in self.calls.items()
+                if call.operator in ("aten.detach.default", "aten.item.default")}
+        read, reach = ({name for output in outputs for name in reached(self.calls, given, output)}
+                       for given in ((), ends))
+        return sorted(name for name in read - reach if name in self.stored
+                      and self.stored[name].requires_grad)
+
     def shape(self, name: str) -> Shape:
         """Shape of a sample of a tensor."""
         return self.input_shape if name == self.input else self.calls[name].shape[1:]
+
+
+def _listed(names: Sequence[str]) -> str:
+    """The first names of several, in quotes."""
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(f"'{name}'" for name in names[:3]) + more
 
 
 def read_by(call: Called) -> list[str]:
