@@ -76,11 +76,14 @@ OPTIMIZERS: tuple[Callable[[list[nn.Parameter]], torch.optim.Optimizer], ...] = 
 
 
 def plan_of(network: Network, batch: int, ranks: int, seed: int) -> Plan:
-    """A random plan, one in three a pipeline; statistics of the whole batch, as the module's."""
+    """A random plan, one in five a pipeline; statistics of the whole batch, as the module's. Layers
+    with the same weights are cut alike.
+    """
     rng = np.random.default_rng([seed, ranks, 41])
-    plan = (staged_plan if seed % 5 == 0 and ranks > 1 else random_plan)(network, batch, ranks, rng)
-    configs = {layer.name: whole(plan.configs[layer.name], network.input_shape(layer))
-               for layer in network.layers}
+    staged = seed % 5 == 0 and ranks > 1 and not network.tied
+    plan = (staged_plan if staged else random_plan)(network, batch, ranks, rng)
+    configs = {layer.name: whole(plan.configs[layer.weights_of or layer.name],
+                                 network.input_shape(layer)) for layer in network.layers}
     normalizes = any(isinstance(layer, BatchNorm) for layer in network.layers)
     return replace(plan, configs=configs, batch_norm="sync",
                    synchronization=Synchronization.ALLREDUCE, network=NetworkSpec.of(network),
