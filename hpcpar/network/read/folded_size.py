@@ -64,3 +64,31 @@ def most_values(node: Node, constants: Sequence[Constant]) -> int:
     if node.op == "Gather":
         return math.prod(sizes)
     raise ValueError(f"operator {node.op} is not computed here; export shapes as plain numbers")
+
+
+def folded(node: Node, constants: Sequence[Constant | None], before_bytes: int
+           ) -> tuple[Constant, int]:
+    """The output of a node whose inputs are all constants or omitted, and the memory (bytes) that
+    its values take.
+
+    Exporters compute the targets of reshapes from shapes. Weights stay unread, because they may be
+    in an external file.
+
+    Raises
+    ------
+    NodeError
+        The operator does not accept the constants.
+    """
+    given = [constant for constant in constants if constant is not None]
+    if node.op == "Identity" and given:
+        return given[0], 0
+    if node.op == "Transpose" and given:
+        return given[0].transposed(node.integers("perm", range(len(given[0].dims))[::-1])), 0
+    try:
+        value = computed(node, constants, before_bytes)
+    except Exception as err:  # whatever the operator raises on a file's constants
+        why = " ".join(str(err).split())
+        raise node.error(f"cannot be computed from constants ({why})") from err
+    origins = frozenset[str]().union(*(constant.origins for constant in given))
+    # a file holds the value of a Constant
+    return Constant.of(value, origins), value.nbytes if node.op != "Constant" else 0

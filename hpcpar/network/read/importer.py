@@ -14,7 +14,7 @@ from hpcpar.network.builder import Graph, Option
 from hpcpar.network.layers.base import Layer, Shape, image_of, shape_text
 from hpcpar.network.layers.loss import Loss
 from hpcpar.network.layers.whole import Whole
-from hpcpar.network.read.folded_size import computed
+from hpcpar.network.read.folded_size import folded
 from hpcpar.network.read.layer_names import LayerNames
 from hpcpar.network.read.operations import (
     BATCH,
@@ -92,20 +92,28 @@ class Importer:
         #: `Layer.weights` by node, if they are not simply trained.
         self._trained: dict[str, Literal["frozen", "otherwise"]] = {}
 
-    def run(self) -> None:
-        """Convert all nodes; one error names all nodes without a layer."""
-        errors = []
+    def run(self, go_on: Callable[[Importer, Node], None] | None = None) -> None:
+        """Convert all nodes; one error names all nodes without a layer.
+
+        `go_on` may make layers in place of those that are missing; errors of what reads them wait.
+        """
+        errors, missing = [], set[str]()
         for node in self.operations.nodes:
             try:
                 self._convert(node)
             except NodeError as err:
-                errors.append(err)
+                read = {self.views[i].tensor if i in self.views else i for i in node.inputs}
+                errors += [err] if missing.isdisjoint(read) else []
                 self._lost.update(node.outputs)
             except (ArithmeticError, LookupError, TypeError, ValueError) as err:
                 # a file's constants can have types and shapes that the operator does not accept
                 errors.append(node.error(f"its constants or attributes are invalid "
                                          f"({one_line(err)}); export it again"))
                 self._lost.update(node.outputs)
+            if go_on is not None and node.outputs[0] in self._lost:
+                go_on(self, node)
+                missing.update(self._lost & {*self.layer_names})
+                self._lost -= missing
             for name in node.inputs:  # the places of large views take memory
                 if not (self.later or self.readers[name][-1] is not node
                         or name in self.operations.outputs):
@@ -134,7 +142,9 @@ class Importer:
         elif node.op == "Shape" and not constant:
             self.constants[output] = self._shape(node)
         elif constant:
-            self.constants[output] = self._fold(node)
+            self.constants[output], more_bytes = folded(
+                node, [self.constants.get(i) for i in node.inputs], self._computed_bytes)
+            self._computed_bytes += more_bytes
         else:
             self._make(node)
 
@@ -223,28 +233,6 @@ class Importer:
         dims = view.index.shape[1:] if view else (*self.sample_shape(node)[:1], *self.pixels(node))
         shape = np.array([BATCH, *dims])
         return Constant.of(shape[node.integer("start", 0):node.integer("end", len(shape))])
-
-    def _fold(self, node: Node) -> Constant:
-        """The output of a node whose inputs are all constants or omitted.
-
-        Exporters compute the targets of reshapes from shapes. Weights stay unread, because they may
-        be in an external file.
-        """
-        constants = [self.constants.get(name) for name in node.inputs]
-        given = [c for c in constants if c is not None]
-        if node.op == "Identity" and given:
-            return given[0]
-        if node.op == "Transpose" and given:
-            return given[0].transposed(node.integers("perm", range(len(given[0].dims))[::-1]))
-        origins = frozenset[str]().union(*(c.origins for c in given))
-        try:
-            value = computed(node, constants, self._computed_bytes)
-            if node.op != "Constant":  # the file holds its value
-                self._computed_bytes += value.nbytes
-            return Constant.of(value, origins)
-        except Exception as err:  # whatever the operator raises on a file's constants
-            why = " ".join(str(err).split())
-            raise node.error(f"cannot be computed from constants ({why})") from err
 
     def owner(self, *stored: str) -> type[Layer] | None:
         """The kind of the layer that has these stored tensors as its weights, if there is one."""

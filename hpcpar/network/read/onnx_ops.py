@@ -30,7 +30,7 @@ from hpcpar.network.read.operations import (
 )
 from hpcpar.network.read.patterns import merged
 from hpcpar.network.read.traced_calls import TracedCalls
-from hpcpar.network.read.whole_parts import WHOLE, require_apart, whole_layer, with_parts
+from hpcpar.network.read.whole_parts import WHOLE, go_on, require_apart, whole_layer, with_parts
 
 OPERATORS: dict[str, Conversion] = {
     "AdaptiveAveragePool": windows.adaptive,
@@ -151,7 +151,7 @@ def _build(operations: Operations, name: str, shape: Shape, loss: type[Loss],
     operations = merged(operations)
     operators = OPERATORS if trace is None else OPERATORS | {WHOLE: partial(whole_layer, trace)}
     importer = Importer(operations, Graph(name, shape), operators, loss)
-    importer.run()
+    importer.run(None if trace is None else partial(go_on, trace))
     outputs: list[Output] = []
     try:
         if loss.outside:

@@ -14,7 +14,7 @@ from hpcpar.network.layers import Whole
 from hpcpar.network.layers.base import image_of
 from hpcpar.network.read.importer import Importer
 from hpcpar.network.read.operations import Node, NodeError, NodeErrors, Operations
-from hpcpar.network.read.traced_calls import TracedCalls, reached, read_by
+from hpcpar.network.read.traced_calls import Called, TracedCalls, reached, read_by
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
@@ -69,11 +69,8 @@ class _Nodes:
         """Whether a layer can make a tensor: features, images, or an output of any shape."""
         if name == self.operations.input:
             return True
-        call = self.trace.calls[name]
-        fits = (len(call.shape) in (2, len(self.operations.input_dims))
-                or (self.any_outputs and name in self.operations.outputs))
-        return (fits and call.real and call.shape[:1] == (self.trace.samples,)
-                and min(call.shape) > 0)
+        any_shape = self.any_outputs and name in self.operations.outputs
+        return is_regular(self.trace.calls[name], self.trace.samples, self.operations, any_shape)
 
     def wholes_beside(self, part: set[int], inputs: Iterable[str],
                       outputs: Sequence[str]) -> set[int]:
@@ -133,6 +130,12 @@ class _Nodes:
         calls = (self.trace.calls.get(name) for n in part.nodes
                  for name in self.operations.nodes[n].outputs)
         return any(call is not None and call.values.get("running_mean") for call in calls)
+
+
+def is_regular(call: Called, samples: int, operations: Operations, any_shape: bool = False) -> bool:
+    """Whether a call's result is samples of features or images, or with `any_shape` of others."""
+    fits = any_shape or len(call.shape) in (2, len(operations.input_dims))
+    return fits and call.real and call.shape[:1] == (samples,) and min(call.shape) > 0
 
 
 def part_around(operations: Operations, trace: TracedCalls, name: str,
@@ -199,6 +202,18 @@ def with_parts(operations: Operations, trace: TracedCalls, errors: NodeErrors,
     if found is operations:
         raise errors
     return found
+
+
+def go_on(trace: TracedCalls, importer: Importer, node: Node) -> None:
+    """Put a stand-in of the right shape where a layer's output is missing, so that one pass finds
+    the errors behind it, too.
+    """
+    name, images = node.outputs[0], importer.layer_names[importer.operations.input]
+    call = trace.calls.get(name)
+    if call is not None and is_regular(call, trace.samples, importer.operations):
+        importer.layer_names[name] = importer.add(
+            Whole, replace(node, inputs=(images,)), [images], program="{}",
+            output=image_of(call.shape[1:]))
 
 
 def replaced(operations: Operations, part: WholePart) -> Operations:
