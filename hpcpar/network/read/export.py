@@ -60,7 +60,7 @@ def exported(module: Module, shape: Shape, training: bool
         raise InputError(f"module '{name}': checkpoint(..., use_reentrant=True) hides its "
                          "gradients; call checkpoint with use_reentrant=False")
     _inline_no_grad(program.graph_module, name, enabled=True)
-    _copy_outs(program.graph_module.graph)
+    _copy_outs(program.graph_module.graph, name)
     _drop_assertions(program.graph_module.graph)
     return program, tuple(differing(uses, SAMPLES))
 
@@ -95,15 +95,18 @@ def _inline_no_grad(program: GraphModule, module: str, enabled: bool) -> None:
         graph.erase_node(part)
 
 
-def _copy_outs(graph: Graph) -> None:
+def _copy_outs(graph: Graph, module: str) -> None:
     """Write results into given tensors (``out=``) as copies."""
     for node in list(graph.nodes):
         if "out" not in node.kwargs:
             continue
         packet = node.target.overloadpacket
         wanted = [(a.name, str(a.type)) for a in node.target._schema.arguments if not a.is_out]
-        plain = next(each for each in map(partial(getattr, packet), packet.overloads())
-                     if [(a.name, str(a.type)) for a in each._schema.arguments] == wanted)
+        plain = next((each for each in map(partial(getattr, packet), packet.overloads())
+                      if [(a.name, str(a.type)) for a in each._schema.arguments] == wanted), None)
+        if plain is None:
+            raise InputError(f"module '{module}': '{node.name}' writes into a given tensor (out=); "
+                             "use its result instead")
         with graph.inserting_before(node):
             result = graph.call_function(plain, node.args, {
                 name: value for name, value in node.kwargs.items() if name != "out"})

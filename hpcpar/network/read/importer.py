@@ -99,16 +99,9 @@ class Importer:
         """
         errors, missing = [], set[str]()
         for node in self.operations.nodes:
-            try:
-                self._convert(node)
-            except NodeError as err:
+            if (err := self._failed(node)) is not None:
                 read = {self.views[i].tensor if i in self.views else i for i in node.inputs}
                 errors += [err] if missing.isdisjoint(read) else []
-                self._lost.update(node.outputs)
-            except (ArithmeticError, LookupError, TypeError, ValueError) as err:
-                # a file's constants can have types and shapes that the operator does not accept
-                errors.append(node.error(f"its constants or attributes are invalid "
-                                         f"({one_line(err)}); export it again"))
                 self._lost.update(node.outputs)
             if go_on is not None and node.outputs[0] in self._lost:
                 go_on(self, node)
@@ -120,6 +113,18 @@ class Importer:
                     self.views.pop(name, None)
         if errors:
             raise NodeErrors(self.operations.source, errors)
+
+    def _failed(self, node: Node) -> NodeError | None:
+        """Convert a node; why that failed, else None."""
+        try:
+            self._convert(node)
+        except NodeError as err:
+            return err
+        except (ArithmeticError, LookupError, TypeError, ValueError) as err:
+            # a file's constants can have types and shapes that the operator does not accept
+            return node.error(f"its constants or attributes are invalid ({one_line(err)}); "
+                              "export it again")
+        return None
 
     def notes(self) -> tuple[str, ...]:
         """Differences between the network and its source."""
