@@ -7,7 +7,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 from collections.abc import Callable
-from typing import ClassVar
 
 import pytest
 
@@ -22,8 +21,7 @@ from torch import Tensor, nn
 import hpcpar.torch
 from hpcpar.torch.parallelize import parallelize
 from tests.mpi.test_torch import BATCH, STRATEGIES, close
-
-SHAPE = (2, 12, 12)
+from tests.unit.network.test_changed_buffers import SHAPE, Counts, Taught
 
 
 class Twice(nn.Module):
@@ -76,63 +74,12 @@ def test_it_trains_as_in_pytorch(module_of: Callable[[], nn.Module], strategy: s
     assert close(hpcpar.torch.gather(y, model), expected)
 
 
-class Counts(nn.Module):
-    """Keeps a buffer up to date in one of several ways, in training only or always."""
-
-    WAYS: ClassVar[dict[str, Callable[[nn.Module, Tensor], object]]] = {
-        "in place": lambda m, y: m.mean.mul_(0.9).add_(0.1 * y.detach()),
-        "anew": lambda m, y: setattr(m, "mean", 0.9 * m.mean + 0.1 * y.detach()),
-        "copied": lambda m, y: m.mean.copy_(y.detach()),
-        "a part": lambda m, y: m.mean[1:].add_(1),
-        "as out": lambda m, y: torch.div(m.mean, 2, out=m.mean)}
-
-    def __init__(self, way: str, always: bool = False, hidden: bool = False) -> None:
-        super().__init__()
-        self.conv, self.way, self.always = nn.Conv2d(2, 4, 3), way, always
-        self.hidden = hidden
-        self.register_buffer("mean", torch.zeros(4))
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = self.conv(x)
-        if self.training or self.always:
-            with torch.set_grad_enabled(not self.hidden):
-                self.WAYS[self.way](self, y.mean((0, 2, 3)))
-        return y
-
-
-@pytest.mark.parametrize("way", Counts.WAYS)
-@pytest.mark.parametrize("hidden", [False, True])
-def test_a_changed_buffer_is_refused(way: str, hidden: bool) -> None:
-    """It would stay as it is without a word; evaluation may not change it."""
-    message = "forward pass changes 'mean', which a run would leave as they are"
-    with pytest.raises(InputError, match=message):
-        parallelize(Counts(way, hidden=hidden), SHAPE, BATCH, "data")
-    parallelize(Counts(way, hidden=hidden), SHAPE, BATCH, "data", forward_only=True)
-    with pytest.raises(InputError, match=message):
-        parallelize(Counts(way, True, hidden), SHAPE, BATCH, "data", forward_only=True)
-
-
-class Taught(nn.Module):
-    """A part that is only read without gradients."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.teacher = nn.Conv2d(2, 4, 3), nn.Conv2d(2, 4, 3)
-
-    def forward(self, x: Tensor) -> Tensor:
-        with torch.no_grad():
-            y = self.teacher(x)
-        return self.first(x) - y
-
-
-def test_a_part_without_gradients_must_be_frozen() -> None:
-    """PyTorch's optimizers leave it alone, and would shrink it if its gradients were zeros."""
-    with pytest.raises(InputError, match="no gradient reaches 'teacher"):
-        parallelize(Taught(), SHAPE, BATCH, "data")
-    taught = Taught()
-    taught.teacher.requires_grad_(False)
-    assert parallelize(taught, SHAPE, BATCH, "data") is not None
-    assert parallelize(Taught(), SHAPE, BATCH, "data", forward_only=True) is not None
+def test_changed_buffers_and_parts_without_gradients_are_refused() -> None:
+    for module, message in ((Counts("in place"), "forward pass changes 'mean'"),
+                            (Taught(), "no gradient reaches 'teacher")):
+        with pytest.raises(InputError, match=message):
+            parallelize(module, SHAPE, BATCH, "data")
+        assert parallelize(module, SHAPE, BATCH, "data", forward_only=True) is not None
 
 
 def test_statistics_of_no_module_are_refused() -> None:
