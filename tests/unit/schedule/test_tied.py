@@ -15,7 +15,6 @@ from hpcpar.network.layers import (
     BatchNorm,
     Conv2d,
     GlobalAvgPool,
-    Layer,
     Linear,
     ReLU,
     SoftmaxCrossEntropy,
@@ -97,15 +96,24 @@ def test_plans_that_cut_tied_layers_differently_are_refused() -> None:
     require(net, chosen.plan)
 
 
-@pytest.mark.parametrize("kind", [Linear, BatchNorm])
-def test_only_layers_of_one_kind_without_statistics_can_be_tied(kind: type[Layer]) -> None:
+def test_only_layers_of_one_kind_can_be_tied() -> None:
     with pytest.raises(InputError, match="only layers of one kind, with weights of one shape"):
         network(kernel=1, padding=0)
     with pytest.raises(InputError, match="uses the weights of 'third', which is not defined"):
         network(weights_of="third")
-    net = Graph("two", (4,) if kind is Linear else (4, 8, 8))
-    net.add(kind, "a", **({"out_features": 4} if kind is Linear else {}))
-    net.add(kind, "b", weights_of="a", **({"out_features": 3} if kind is Linear else {}))
+    net = Graph("two", (4,))
+    net.add(Linear, "a", out_features=4)
+    net.add(Linear, "b", weights_of="a", out_features=3)
     with pytest.raises(InputError, match="layer 'b' cannot use the weights of 'a'"):
         net.add(SoftmaxCrossEntropy, "loss")
         net.build()
+
+
+def test_tied_normalizations_have_one_pair_of_statistics() -> None:
+    net = Graph("two", (4, 8, 8))
+    net.add(BatchNorm, "a")
+    net.add(BatchNorm, "b", weights_of="a")
+    net.add(SoftmaxCrossEntropy, "loss")
+    found = net.build()
+    assert [layer.name for layer in found.stateful] == ["a"]
+    assert [layer.buffers((4, 8, 8)) for layer in found.layers] == [0, 8, 0, 0]
