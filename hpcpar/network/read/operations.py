@@ -76,22 +76,23 @@ class Constant:
     @staticmethod
     def of(value: Array, origins: frozenset[str] = frozenset()) -> Constant:
         """A constant with a known value, computed from `origins`."""
-        remark = "is a literal"
-        if origins:
-            remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
+        remark = _computed_from(origins) if origins else "is a literal"
         return Constant(value.shape, lambda: value, origins, remark, bool(origins))
 
     @staticmethod
     def unknown(dims: tuple[int, ...], origins: frozenset[str] = frozenset(),
                 node: Node | None = None) -> Constant:
         """A constant that is computed from `origins`, without its values."""
-        remark = f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
-        return Constant(dims, unread, origins, remark, computed=True, node=node)
+        return Constant(dims, unread, origins, _computed_from(origins), computed=True, node=node)
 
     def transposed(self, order: Sequence[int]) -> Constant:
         """The same values with the axes in another order."""
         return Constant(tuple(self.dims[i] for i in order),
                         lambda: np.transpose(self.read(), order), self.origins, self.remark)
+
+
+def _computed_from(origins: frozenset[str]) -> str:
+    return f"is computed from {', '.join(sorted(origins))}, as weight_norm does"
 
 
 def unread() -> Array:

@@ -139,6 +139,17 @@ def _is_random(operator: str) -> bool:
                for overload in packet.overloads())
 
 
+def draws(call: Called) -> bool:
+    """Whether a call draws random numbers, as dropout does at a rate above 0."""
+    rate = _rate(call.values)
+    return _is_random(call.operator) and (bool(rate) if call.operator == ATTENTION else rate != 0.0)
+
+
+def _rate(values: Mapping[str, object]) -> object:
+    """The rate of a dropout among a call's arguments; None without any."""
+    return values.get("dropout_p", values.get("dropout", values.get("p")))
+
+
 def _is_path(call: Called, samples: int) -> bool:
     """Whether a call draws 0 or 1 for each sample, as drop path does first."""
     return call.operator in BERNOULLI and call.shape == (samples, *(1,) * (len(call.shape) - 1))
@@ -171,7 +182,7 @@ def _dropped_ones(size: object, number: int, values: Mapping[str, object]
 def _random(calls: Mapping[str, Called], call: Called, values: dict[str, object],
             samples: int) -> list[int]:
     """Adds the axis of samples to the arguments of a dropout or a noise; its values of a sample."""
-    rate = values.get("dropout_p", values.get("dropout", values.get("p")))
+    rate = _rate(values)
     if call.operator == ATTENTION and not rate:
         return []
     if call.operator not in (DROPOUT, ATTENTION, *NOISES):

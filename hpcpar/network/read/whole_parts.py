@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -18,8 +17,6 @@ from hpcpar.network.read.traced_calls import Called, TracedCalls, reached, read_
 
 #: The operator that stands for a part.
 WHOLE = "Whole"
-#: Operators of PyTorch that draw random numbers.
-RANDOM = re.compile("dropout|rand|bernoulli|normal|uniform")
 
 
 @dataclass(frozen=True)
@@ -107,11 +104,12 @@ class _Nodes:
                 found.update(nexts)
         return found
 
-
     def one_of(self, part: set[int], outputs: Sequence[str]) -> WholePart | None:
         """A part with the last of several outputs, which computes anew what the others need; None
         if it draws random numbers.
         """
+        from hpcpar.network.read.program_of import draws
+
         *others, last = outputs
         makers = {self.makers[name] for name in others}
         kept = makers | self.reach(makers, False)
@@ -119,9 +117,8 @@ class _Nodes:
         own |= self.reach(own, False) & part
         inputs = dict.fromkeys(i for n in sorted(own) for i in self.inputs(n)
                                if self.makers.get(i) not in part)
-        calls = (self.trace.calls.get(name) for name in reached(self.trace.calls, inputs, last))
-        if any(call is not None and (call.values.get("dropout_p") or RANDOM.search(call.operator))
-               for call in calls):
+        calls = self.trace.calls
+        if any(draws(calls[name]) for name in reached(calls, inputs, last) if name in calls):
             return None
         return WholePart(frozenset(part - kept), tuple(inputs), last)
 
