@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -110,8 +110,8 @@ class Pair:
         self.module = module.train()
         kind = seed % len(LOSSES)
         self.loss, make = LOSSES[kind], OPTIMIZERS[seed // 3 % len(OPTIMIZERS)]
-        self.optimizers = make(list(self.model.parameters())), make(
-            list(module.parameters()))
+        self.optimizers: tuple[torch.optim.Optimizer, ...] = (
+            make(list(self.model.parameters())), make(list(module.parameters())))
         torch.manual_seed(seed)
         self.images = torch.randn(STEPS, batch, *shape, dtype=torch.float64)
         with torch.no_grad():
@@ -122,18 +122,23 @@ class Pair:
             self.labels = torch.randn(STEPS, *y.shape, dtype=torch.float64)
 
     def faults(self) -> Iterator[str]:
-        """The differences, step by step."""
+        """The differences, step by step. Rank 0 trains the module by itself."""
+        alone = world().rank == 0
         for i, (images, labels) in enumerate(zip(self.images, self.labels, strict=True)):
-            mine, theirs = self._trained(images, labels), self._alone(images, labels)
-            if not abs(mine - theirs) <= TOLERANCE * max(abs(theirs), 1e-3):
-                yield f"step {i}: loss {mine} instead of {theirs}"
+            mine = self._trained(images, labels)
+            theirs = self._alone(images, labels) if alone else 0.0
+            yield from self._losses(i, mine, world().comm.bcast(theirs))
             yield from self._gradients(i)
-            for optimizer in self.optimizers:
+            for optimizer in self.optimizers[:1 + alone]:
                 optimizer.step()
                 optimizer.zero_grad()
         state = self.model.state_dict()
-        for name, value in self.module.state_dict().items():
+        for name, value in of_rank_0(self.module.state_dict().items() if alone else ()):
             yield from differs(name, _reals(state[name]), _reals(value), 1e-3)
+
+    def _losses(self, step: int, mine: float, theirs: float) -> Iterator[str]:
+        if not abs(mine - theirs) <= TOLERANCE * max(abs(theirs), 1e-3):
+            yield f"step {step}: loss {mine} instead of {theirs}"
 
     def _trained(self, images: Tensor, labels: Tensor) -> float:
         model = self.model
@@ -167,18 +172,34 @@ class Pair:
 
     def _gradients(self, step: int) -> Iterator[str]:
         """This rank's parts of the gradients."""
-        executor, known = self.model.engine.executor, dict(self.module.named_parameters())
-        largest = max(float(p.grad.abs().max()) for p in known.values() if p.grad is not None)
-        for name, p in self.model.named_parameters():
-            theirs = known[name].grad
-            if theirs is None:
+        executor, ours = self.model.engine.executor, dict(self.model.named_parameters())
+        known = [(name, p.grad) for name, p in self.module.named_parameters()
+                 if p.grad is not None] if world().rank == 0 else []
+        largest = max((float(grad.abs().max()) for _, grad in known if grad.numel()), default=0.0)
+        largest = world().comm.bcast(largest)
+        for name, theirs in of_rank_0(known):
+            if name not in ours:
                 continue
-            if p.grad is None:
+            grad = ours[name].grad
+            if grad is None:
                 yield f"step {step}: {name} has no gradient"
                 continue
             part = tensors.own_part(executor, self.model.tensor_places[name], theirs)
-            yield from differs(f"step {step}: gradient of {name}", p.grad,
-                               torch.from_numpy(part.copy()).reshape(p.shape), 1e-3 * largest)
+            yield from differs(f"step {step}: gradient of {name}", grad,
+                               torch.from_numpy(part.copy()).reshape(grad.shape), 1e-3 * largest)
+
+
+def of_rank_0(known: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+    """Rank 0's tensors, one after the other, on all ranks."""
+    comm = world().comm
+    for pair in known:
+        comm.bcast(pair)
+        yield pair
+    if world().rank == 0:
+        comm.bcast(None)
+        return
+    while (pair := comm.bcast(None)) is not None:
+        yield pair
 
 
 def _reals(value: Tensor) -> Tensor:

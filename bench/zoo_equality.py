@@ -18,7 +18,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,9 +44,9 @@ from tests.mpi.sharing import Patient  # noqa: E402
 STEPS, BATCH, RATE = 3, 4, 1e-4
 
 
-def hard_sigmoid(x: Tensor, inplace: bool = False) -> Tensor:
+def hard_sigmoid(input: Tensor, inplace: bool = False) -> Tensor:
     """PyTorch's own gradient of it has a sixth in float32, off by 3e-8, for float64 too."""
-    return functional.relu6(x + 3) / 6
+    return functional.relu6(input + 3) / 6
 
 
 functional.hardsigmoid = hard_sigmoid
@@ -55,10 +55,12 @@ functional.hardsigmoid = hard_sigmoid
 class ZooPair(Pair):
     """A network under a plan, and the same network by itself; the loss is a mean of squares."""
 
-    def __init__(self, model: ParallelModule, module: nn.Module, shape: tuple[int, ...]) -> None:
-        self.model, self.plan, self.module = model, model.plan, module.train()
-        self.optimizers = (torch.optim.SGD(model.parameters(), RATE, momentum=0.9),
-                           torch.optim.SGD(module.parameters(), RATE, momentum=0.9))
+    def __init__(self, model: ParallelModule, make: Callable[[], nn.Module],
+                 shape: tuple[int, ...]) -> None:
+        self.model, self.plan = model, model.plan
+        self.module = make().train() if world().rank == 0 else nn.Identity()
+        self.optimizers = tuple(torch.optim.SGD(each.parameters(), RATE, momentum=0.9)
+                                for each in (model, self.module)[:1 + (world().rank == 0)])
         draw = torch.Generator().manual_seed(1)
         self.images = torch.randn(STEPS, BATCH, *shape, dtype=torch.float64, generator=draw)
         self.labels = [[torch.randn(BATCH, *model.sample_shape(i), dtype=torch.float64,
@@ -111,7 +113,13 @@ class ZooPair(Pair):
 
 
 def small_fits(candidate: Candidate) -> bool:
-    """Whether the network takes small images."""
+    """Whether the network takes small images; rank 0's answer on all."""
+    if world().rank:
+        return bool(world().comm.bcast(None))
+    return bool(world().comm.bcast(_small_fits(candidate)))
+
+
+def _small_fits(candidate: Candidate) -> bool:
     try:
         prepared(candidate)(torch.zeros(BATCH, *candidate.small, dtype=torch.float64))
     except RuntimeError:
@@ -129,10 +137,11 @@ def faults(candidate: Candidate, seed: int) -> list[str]:
     for name in ("auto", "random"):
         if name == "random":
             model = ParallelModule(make(), model._traced, plan, world(), 0)
-        pair = ZooPair(model, make(), shape)
+        pair = ZooPair(model, make, shape)
         found += [f"{name}: {fault}" for fault in pair.faults()]
     if any(world().comm.allgather(bool(found))):
-        of_pytorch = pair.rounding(make(), make())
+        alone = world().rank == 0
+        of_pytorch = world().comm.bcast(pair.rounding(make(), make()) if alone else 0.0)
         off = [float(number) for number in re.findall(r"off by (\S+)", " ".join(found))]
         if len(off) == len(found) and max(off, default=0.0) <= 10 * of_pytorch:
             return [f"rounding: {max(off, default=0.0):.1e}, PyTorch's {of_pytorch:.1e}"]

@@ -24,8 +24,6 @@ from hpcpar.network.layers import (
     AvgPool3d,
     BatchNorm,
     ChannelNorm,
-    ChannelScale,
-    ChannelShift,
     Clip,
     Concat,
     Conv1d,
@@ -56,7 +54,6 @@ from hpcpar.network.layers import (
     PixelShuffle,
     PixelUnshuffle,
     Pointwise,
-    PReLU,
     Reduce,
     ReLU,
     Select,
@@ -75,6 +72,8 @@ TESTED = "tested"
 #: Convolutions of each number of image axes, for the layers before the tested one.
 CONVS: dict[int, type[Layer]] = {1: Conv1d, 2: Conv2d, 3: Conv3d}
 #: Convolutions with every option.
+#: PReLU.
+SLOPES = (("greater", "x0", 0.0), ("mul", "x0", "w"), ("where", "t0", "x0", "t1"))
 ANY_2D: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
 ANY_3D: dict[str, Any] = {"kernel": (2, 3, 2), "stride": (1, 2, 1), "padding": (1, 1, 0),
                           "dilation": (2, 1, 1)}
@@ -210,11 +209,11 @@ def cases(parts: int) -> dict[str, LayerCase]:
             steps=(("add", "x0", "w"), ("atan", "t0"))),
         "formula with a map": case(Pointwise, parameter=(1, 2 * p + 3, 1), steps=(
             ("square", "x0"), ("add", "t0", 1.0), ("div", "w", "t1"))),
-        "prelu": case(PReLU),
-        "prelu with one slope": case(PReLU, shared=True),
-        "scale": case(ChannelScale),
-        "scale of features": case(ChannelScale, 0),
-        "shift of volumes": case(ChannelShift, 3),
+        "slopes": case(Pointwise, parameter=(width,), initial=0.25, steps=SLOPES),
+        "one slope": case(Pointwise, parameter=(1,), initial=0.25, steps=SLOPES),
+        "factors of features": case(Pointwise, 0, parameter=(width + 1,),
+                                    steps=(("mul", "x0", "w"),)),
+        "addends of volumes": case(Pointwise, 3, parameter=(width,), steps=(("add", "x0", "w"),)),
         "dropout": case(Dropout, rate=0.4),
         "dropout of features": case(Dropout, 0, rate=0.4),
         "lrn": case(LRN, size=3, alpha=0.5),

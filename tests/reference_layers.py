@@ -16,8 +16,6 @@ from hpcpar.network.layers import (
     AvgPool2d,
     AvgPool3d,
     ChannelNorm,
-    ChannelScale,
-    ChannelShift,
     Concat,
     Conv2d,
     Conv3d,
@@ -40,7 +38,6 @@ from hpcpar.network.layers import (
     PixelShuffle,
     PixelUnshuffle,
     Pointwise,
-    PReLU,
     Reduce,
     Select,
     SoftmaxCrossEntropy,
@@ -108,11 +105,6 @@ def forward(layer: Layer, xs: list[Any], weights: list[Any]) -> Any:
     if isinstance(layer, AdaptiveAvgPool):
         pool = f.adaptive_avg_pool2d if len(layer.size) == 2 else f.adaptive_avg_pool3d
         return pool(x, layer.size)
-    if isinstance(layer, PReLU):
-        return f.prelu(x, weights[0])
-    if isinstance(layer, ChannelScale | ChannelShift):
-        numbers = weights[0].reshape(-1, *(1,) * (x.ndim - 2))
-        return x * numbers if isinstance(layer, ChannelScale) else x + numbers
     if isinstance(layer, ChannelNorm):
         last = f.layer_norm(x.movedim(1, -1), x.shape[1:2], *(weights or (None, None)), layer.eps)
         return last.movedim(-1, 1)

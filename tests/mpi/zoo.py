@@ -20,8 +20,6 @@ from hpcpar.network.layers import (
     AvgPool1d,
     BatchNorm,
     ChannelNorm,
-    ChannelScale,
-    ChannelShift,
     Concat,
     Conv1d,
     Conv2d,
@@ -49,7 +47,6 @@ from hpcpar.network.layers import (
     PixelShuffle,
     PixelUnshuffle,
     Pointwise,
-    PReLU,
     Reduce,
     ReLU,
     Select,
@@ -298,6 +295,11 @@ def moves() -> Network:
     return net.build()
 
 
+#: Formulas of a parameter.
+FACTORS, ADDENDS = (("mul", "x0", "w"),), (("add", "x0", "w"),)
+SLOPES = (("greater", "x0", 0.0), ("mul", "x0", "w"), ("where", "t0", "x0", "t1"))
+
+
 def channelwise() -> Network:
     """Trained numbers of each channel or of all, normalization of each pixel, dropout of channels
     and of samples.
@@ -305,11 +307,11 @@ def channelwise() -> Network:
     net = Graph("channelwise", (3, 9, 10))
     net.add(Conv2d, "stem", out_channels=8, kernel=3, padding=1)
     net.add(ChannelNorm, "norm1")
-    net.add(PReLU, "prelu1")
+    net.add(Pointwise, "slopes1", parameter=(8,), initial=0.25, steps=SLOPES)
     x = net.add(Dropout, "drop1", rate=0.3, unit="channel")
     net.add(Conv2d, "conv1", out_channels=8, kernel=3, padding=1)
-    net.add(PReLU, "prelu2", shared=True)
-    net.add(ChannelScale, "scale1")
+    net.add(Pointwise, "slope", parameter=(1,), initial=0.25, steps=SLOPES)
+    net.add(Pointwise, "factors1", parameter=(8,), steps=FACTORS)
     y = net.add(Dropout, "drop2", rate=0.4, unit="sample")
     net.add(Add, "sum", after=(x, y))
     net.add(ELU, "elu", alpha=0.7, scale=1.2)
@@ -322,18 +324,16 @@ def channelwise() -> Network:
     z = net.add(Upsample, "along rows", size=(4, 4))
     net.add(Add, "sum2", after=(x, y, z))
     net.add(Whole, "attention", **attention(net.shapes[net.last]))
-    net.add(ChannelScale, "scale2")
-    net.add(ChannelShift, "shift2")
+    net.add(Pointwise, "factors2", parameter=(6,), steps=FACTORS)
+    net.add(Pointwise, "addends", parameter=(6,), initial=0.0, steps=ADDENDS)
     net.add(Mish, "mish")
     net.add(ChannelNorm, "norm2", affine=False)
-    net.add(ChannelScale, "gain", shared=True)
-    net.add(ChannelShift, "shift")
+    net.add(Pointwise, "factor", parameter=(1,), steps=FACTORS)
     net.add(Flatten, "flat")
     net.add(Linear, "fc1", out_features=7)
-    net.add(PReLU, "prelu3")
+    net.add(Pointwise, "slopes3", parameter=(7,), initial=0.25, steps=SLOPES)
     net.add(ChannelNorm, "norm3")
-    net.add(ChannelScale, "gain2", shared=True)
-    net.add(ChannelShift, "bias2", shared=True)
+    net.add(Pointwise, "addend", parameter=(1,), initial=0.0, steps=ADDENDS)
     net.add(Linear, "fc2", out_features=5)
     net.add(SoftmaxCrossEntropy, "loss")
     return net.build()

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from hpcpar.network.layers.base import AXES, Input, Layer, Pair, PassWork, Shape, axes_of, image_of
-from hpcpar.network.layers.channelwise import ChannelScale, ChannelShift, Channelwise, PReLU
 from hpcpar.network.layers.loss import (
     DiceCrossEntropy,
     LogisticCrossEntropy,

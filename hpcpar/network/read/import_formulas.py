@@ -6,6 +6,7 @@ import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 
 import numpy as np
 
@@ -129,8 +130,10 @@ def glu(imp: Importer, node: Node) -> str:
     return pointwise(imp, replace(node, inputs=names), ("mul", "x0", ("sigmoid", "x1")))
 
 
-def pointwise(imp: Importer, node: Node, term: Term) -> str:
-    """A formula of the node's inputs "x0", "x1", ...; a constant is a number or the parameter."""
+def pointwise(imp: Importer, node: Node, term: Term, initial: float = 1.0) -> str:
+    """A formula of the node's inputs "x0", "x1", ...; a constant is a number or the parameter,
+    whose initial value is `initial`.
+    """
     places = [i for i, name in enumerate(node.inputs) if name]
     tensors = [i for i in places if node.inputs[i] not in imp.constants]
     sources = of_one_shape(imp, node, [imp.source(node, i) for i in tensors])
@@ -145,8 +148,8 @@ def pointwise(imp: Importer, node: Node, term: Term) -> str:
             raise node.error("reads two parameters; give it one, or apply them one by one")
         if stored:
             parameter = _parameter(imp, node, i, stored[0], imp.graph.shapes[unique[0]])
-    options = {"parameter": parameter} if parameter else {}
-    return imp.add(Pointwise, node, unique, "", steps=formula(_renamed(term, names)), **options)
+    return imp.add(Pointwise, node, unique, "", steps=formula(_renamed(term, names)),
+                   parameter=parameter, initial=initial if parameter else 1.0)
 
 
 def _constant_term(imp: Importer, node: Node, name: str, stored: list[str]) -> Term:
@@ -191,12 +194,14 @@ def _parameter(imp: Importer, node: Node, which: int, stored: str, x: Shape) -> 
     computed from the tensor `stored`.
     """
     given = imp.constants[node.inputs[which]].dims
-    rank = imp.dimensions + 2 if len(x) > 1 else 2
+    # features may be images of one pixel in the source
+    pixels = len(x) > 1 or (len(given) > 1 and given[-1] == 1)
+    rank = imp.dimensions + 2 if pixels else 2
     dims = (1,) * (rank - len(given)) + given
-    shape = image_of(dims[1:]) if len(x) > 1 else dims[1:]
+    shape = image_of(dims[1:]) if pixels else dims[1:]
     repeated = math.prod(given) != math.prod(imp.constants[stored].dims)
     if repeated or len(dims) != rank or dims[0] != 1 or any(
-            n not in (1, extent) for n, extent in zip(shape, x, strict=True)):
+            n not in (1, extent) for n, extent in zip_longest(shape, x, fillvalue=1)):
         raise node.error(f"input '{node.inputs[which]}' is a constant of shape "
                          f"{shape_text(given)} for samples {shape_text(x)}; give each of its axes "
                          "the sample's extent or 1")

@@ -16,8 +16,6 @@ from hpcpar.network.layers import (
     Affine,
     BatchNorm,
     ChannelNorm,
-    ChannelScale,
-    ChannelShift,
     Clip,
     Dropout,
     GroupNorm,
@@ -26,10 +24,10 @@ from hpcpar.network.layers import (
     LeakyReLU,
     Multiply,
     Pointwise,
-    PReLU,
     ReLU,
 )
 from hpcpar.network.layers.base import image_of, shape_text
+from hpcpar.network.layers.formula import formula
 from hpcpar.network.read.import_formulas import clamp, number, of_one_shape, pointwise
 from hpcpar.network.read.import_views import TensorView
 from hpcpar.network.read.importer import Importer
@@ -82,26 +80,6 @@ def _constant(imp: Importer, node: Node) -> int | None:
     return next((i for i, name in enumerate(node.inputs) if name in imp.constants), None)
 
 
-def _channelwise(imp: Importer, node: Node, kind: type[Layer]) -> str | None:
-    """A layer that trains the constant among two inputs; None if both depend on the image, or if
-    it is computed, is not one number per channel or one for all, or belongs to a formula.
-    """
-    place = _constant(imp, node)
-    if place is None:
-        return None
-    constant, x = imp.constants[node.inputs[place]], imp.sample_shape(node, 1 - place)
-    if constant.node is not None or imp.owner(constant.stored) is Pointwise:
-        return None
-    # features may be images of one pixel in the source
-    ranks = {len(imp.pixels_of(x)) + 1, imp.dimensions + 1}
-    count = math.prod(constant.dims)
-    if count != 1 and (count != x[0] or all(
-            constant.dims[-rank:][:len(constant.dims) - rank + 1][:1] != x[:1] for rank in ranks)):
-        return None
-    imp.weights(node, place)
-    return imp.add(kind, node, [imp.source(node, 1 - place)], "", shared=count == 1 < x[0])
-
-
 def _affine(imp: Importer, node: Node, which: int, scale: float, shift: float,
             suffix: str = "") -> str:
     return imp.add(Affine, node, [imp.source(node, which)], suffix, scale=scale,
@@ -113,9 +91,8 @@ def add(imp: Importer, node: Node) -> str:
     fixed = _fixed(imp, node)
     if fixed:
         return _affine(imp, node, 1 - fixed[0], 1.0, fixed[1])
-    shifted = _channelwise(imp, node, ChannelShift)
-    if shifted or _constant(imp, node) is not None:
-        return shifted or pointwise(imp, node, ("add", "x0", "x1"))
+    if _constant(imp, node) is not None:
+        return pointwise(imp, node, ("add", "x0", "x1"), initial=0.0)
     sources = of_one_shape(imp, node, [imp.source(node, i) for i in range(len(node.inputs))])
     if len(sources) > 1 and len(set(sources)) == 1:
         return _affine(imp, node, 0, float(len(sources)), 0.0)
@@ -146,9 +123,8 @@ def multiply(imp: Importer, node: Node) -> str:
     fixed = _fixed(imp, node)
     if fixed:
         return _affine(imp, node, 1 - fixed[0], fixed[1], 0.0)
-    scaled = _channelwise(imp, node, ChannelScale)
-    if scaled or place is not None or node.inputs[0] == node.inputs[1]:
-        return scaled or pointwise(imp, node, ("mul", "x0", "x1"))
+    if place is not None or node.inputs[0] == node.inputs[1]:
+        return pointwise(imp, node, ("mul", "x0", "x1"))
     sources = sorted((imp.source(node, i) for i in (0, 1)),
                      key=lambda name: (-len(imp.graph.shapes[name]), -imp.graph.shapes[name][0]))
     sources = of_one_shape(imp, node, sources, gate=True)
@@ -180,7 +156,8 @@ def prelu(imp: Importer, node: Node) -> str:
     if count not in (1, x[0]):
         raise node.error(f"has {count} slopes for {x[0]} channels; give it one in all, or one per "
                          "channel")
-    return imp.add(PReLU, node, (), "", shared=count == 1 < x[0])
+    return imp.add(Pointwise, node, (), "", parameter=(count,), initial=0.25, steps=formula(
+        ("where", ("greater", "x0", 0.0), "x0", ("mul", "x0", "w"))))
 
 
 def elu(imp: Importer, node: Node) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hpcpar.network.layers import Affine, ChannelShift, Linear
+from hpcpar.network.layers import Affine, Linear, Pointwise
 from hpcpar.network.layers.base import Shape, shape_text
 from hpcpar.network.read import import_reductions as reductions
 from hpcpar.network.read.import_views import channels_behind, identity, softmax_of_two
@@ -62,8 +62,9 @@ def _scaled(imp: Importer, node: Node, alpha: float, beta: float) -> str:
     if not biased:
         return imp.add(Affine, node, [imp.layer(plain)], ".alpha", scale=alpha, shift=0.0)
     scaled = imp.add(Affine, node, [imp.layer(plain)], ".alpha", scale=alpha / beta, shift=0.0)
-    imp.weights(node, 2)
-    made = imp.add(ChannelShift, node, [scaled], ".bias")
+    (bias,) = imp.weights(node, 2)
+    made = imp.add(Pointwise, node, [scaled], ".bias", steps=(("add", "x0", "w"),),
+                   parameter=(math.prod(bias.dims),), initial=0.0)
     return imp.add(Affine, node, [made], ".beta", scale=beta, shift=0.0)
 
 

@@ -10,7 +10,7 @@ from hpcpar.runtime.ops.registry import operator_of
 from hpcpar.runtime.ops.widened import WidenedOp
 
 #: The modules that register the operators of the package's layers.
-for _name in ("channelwise", "conv", "linear", "loss", "merge", "norm", "pointwise", "pool",
+for _name in ("conv", "linear", "loss", "merge", "norm", "pointwise", "pool",
               "rearrange", "reduce", "resample", "sample_norm", "whole"):
     importlib.import_module(f"hpcpar.runtime.ops.{_name}")
 

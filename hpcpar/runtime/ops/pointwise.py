@@ -56,7 +56,7 @@ class PointwiseOp(Operator):
         super().__init__(ctx)
         assert isinstance(ctx.layer, Pointwise)
         self.layer = ctx.layer
-        self._piece_items = BLOCK_ITEMS if ctx.backend.xp is np else _GPU_ITEMS
+        self._piece_items = 4 * BLOCK_ITEMS if ctx.backend.xp is np else _GPU_ITEMS
 
     def _forward(self) -> None:
         last = f"t{len(self.layer.steps) - 1}"

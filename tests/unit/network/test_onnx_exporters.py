@@ -17,9 +17,12 @@ from hpcpar.comm.communicator import Communicator
 from hpcpar.comm.world import world
 from hpcpar.errors import InputError
 from hpcpar.kernels import backend
+from hpcpar.network.builder import Graph
 from hpcpar.network.graph import Network
 from hpcpar.network.layers import BatchNorm
+from hpcpar.network.read import onnx_ops
 from hpcpar.network.read.importer import Importer
+from hpcpar.network.read.join_formulas import joined
 from hpcpar.network.read.onnx import load
 from hpcpar.network.read.operations import Node
 from hpcpar.network.spec import NetworkSpec
@@ -55,6 +58,12 @@ class Stored:
                 self.running[name] = [imp.value(node, i) for i in (3, 4)]
             return name
 
+        def renamed(graph: Graph, ends: Any, origins: Any) -> Any:
+            names = joined(graph, ends, origins)
+            self.weights = {new: self.weights[old] for old, new in zip(origins, names, strict=True)}
+            return names
+
+        patch.setattr(onnx_ops, "joined", renamed)
         patch.setattr(Importer, "weights", recorded)
         patch.setattr(Importer, "add", added)
 
