@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import io
+import logging
+import sys
+import traceback
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils.checkpoint import CheckpointFunction
 
 from hpcpar.errors import InputError, one_line
@@ -47,12 +55,18 @@ def exported(module: Module, shape: Shape, training: bool
     for part in module.modules():  # train() may keep some in evaluation mode
         part.training = training
     try:
-        with traceable(), recorded() as uses, warnings.catch_warnings():
+        with traceable(), recorded() as uses, warnings.catch_warnings(), _quiet():
             warnings.simplefilter("ignore")  # of attributes that the export assigns
             program = torch.export.export(module, (images,), strict=False)
+    except GuardOnDataDependentSymNode as err:
+        raise InputError(f"module '{name}': a branch or a size in its forward pass depends on "
+                         f"values of tensors ({_place(err)}), which a trace cannot follow; use "
+                         "torch.where, or numbers that are known beforehand") from err
     except Exception as err:  # tracing runs the user's code
+        text = one_line(err).partition(" The error above occurred when calling")[0]
         raise InputError(f"module '{name}': torch.export cannot trace it on samples {shape} "
-                         f"({one_line(err)})") from err
+                         f"({text}; {_place(err)}); see whether it takes such samples in "
+                         "PyTorch") from err
     finally:
         for part, before in modes:
             part.training = before
@@ -63,6 +77,30 @@ def exported(module: Module, shape: Shape, training: bool
     _copy_outs(program.graph_module.graph, name)
     _drop_assertions(program.graph_module.graph)
     return program, tuple(differing(uses, SAMPLES))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what PyTorch prints and logs of a failed trace, up to thousands of lines."""
+    level = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    printed = io.StringIO()
+    try:
+        with redirect_stderr(printed):
+            yield
+        sys.stderr.write(printed.getvalue())
+    finally:
+        logging.disable(level)
+
+
+def _place(err: Exception) -> str:
+    """The last line of the user's code, or of a library of networks, that led to an error."""
+    others = str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<"
+    frames = [frame for frame in traceback.extract_tb(err.__traceback__)
+              if not frame.filename.startswith(others)]
+    if not frames:
+        return "in an operator of PyTorch"
+    return f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: {frames[-1].line}"
 
 
 def _inline_no_grad(program: GraphModule, module: str, enabled: bool) -> None:
