@@ -290,7 +290,7 @@ class Importer:
         try:
             return constant.read()
         except Exception as err:  # it may be in an external file
-            why = one_line(err)
+            why = str(err) if isinstance(err, InputError) else one_line(err)
             raise node.error(f"cannot read the constant '{node.inputs[which]}' ({why})") from err
 
     def integers(self, node: Node, which: int, default: Iterable[int] = ()) -> tuple[int, ...]:

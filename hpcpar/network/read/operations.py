@@ -97,7 +97,7 @@ def _computed_from(origins: frozenset[str]) -> str:
 
 def unread() -> Array:
     """Instead of the values of a constant that a module computes."""
-    raise ValueError("computed in the module")
+    raise InputError("the module computes it; store it as a buffer")
 
 
 @dataclass(frozen=True)

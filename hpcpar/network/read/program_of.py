@@ -106,7 +106,8 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
             names[name] = f"%t{len(lines) - 1}"
             continue
         if values.get("running_mean") and values.get("training", values.get("use_input_stats")):
-            raise InputError("it keeps running statistics, which a layer of its own would not")
+            raise InputError("it keeps running statistics, which a layer of its own would not; use "
+                             "a normalization without them there, such as GroupNorm")
         if call.operator in SIZED:
             zeros = Tensor(f"{name}.zeros")
             names[zeros] = f"%t{len(lines)}"
@@ -235,7 +236,8 @@ def layer_options(program: ProgramText, output: Shape) -> dict[str, Any]:
         raise InputError(f"PyTorch cannot run it on other numbers of samples ({one_line(err)})"
                          ) from err
     if shape != (1, *output):
-        raise InputError(f"a sample alone has an output {shape}, not {(1, *output)}")
+        raise InputError(f"a sample alone has an output {shape}, not {(1, *output)}; take the "
+                         "number of samples from its input, as in x.shape[0]")
     return {"program": program.text, "sample_flops": float(flops),
             "kept_items": -(-kept_bytes // _dtype(program).itemsize),
             "tensors": tuple((tuple(t.shape), float(t.detach().double().mean()),
