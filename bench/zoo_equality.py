@@ -4,9 +4,9 @@ Run in the environment of `bench/zoo.py`: ``mpiexec -n 2 python bench/zoo_equali
 Takes the networks of its list in the order of their names' hashes, with small images where they
 take them, and without random numbers; ``--first`` goes on after a job that ended. Each trains three
 steps in float64 under `auto` and under a random plan: losses, gradients and the state at the end
-are compared with PyTorch's. Steps are short (`RATE`), so that rounding does not grow from one to
-the next; "rounding" says that PyTorch alone differs by a tenth as much or more from itself where
-images change by 1e-15. Prints a line for each network, and a count.
+are compared with PyTorch's. Steps are short (`RATE`, `bound`), so that rounding does not grow from
+one to the next; "rounding" says that PyTorch alone differs by a tenth as much or more from itself
+where images change by 1e-15. Prints a line for each network, and a count.
 """
 
 from __future__ import annotations
@@ -52,6 +52,12 @@ def hard_sigmoid(input: Tensor, inplace: bool = False) -> Tensor:
 functional.hardsigmoid = hard_sigmoid
 
 
+def bound(optimizer: torch.optim.Optimizer, *_: object) -> None:
+    """Bound gradients by 1: a first step must not throw a network to infinity."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    nn.utils.clip_grad_value_([p for p in parameters if not p.is_complex()], 1.0)
+
+
 class ZooPair(Pair):
     """A network under a plan, and the same network by itself; the loss is a mean of squares."""
 
@@ -61,6 +67,8 @@ class ZooPair(Pair):
         self.module = make().train() if world().rank == 0 else nn.Identity()
         self.optimizers = tuple(torch.optim.SGD(each.parameters(), RATE, momentum=0.9)
                                 for each in (model, self.module)[:1 + (world().rank == 0)])
+        for optimizer in self.optimizers:
+            optimizer.register_step_pre_hook(bound)
         draw = torch.Generator().manual_seed(1)
         self.images = torch.randn(STEPS, BATCH, *shape, dtype=torch.float64, generator=draw)
         self.labels = [[torch.randn(BATCH, *model.sample_shape(i), dtype=torch.float64,
