@@ -304,6 +304,8 @@ IDIOMS: dict[str, Callable[[], Between]] = {
         lambda x: x.repeat_interleave(2, dim=2).repeat_interleave(2, dim=-1)),
     "xielu": lambda: Between(lambda x: torch.where(
         x > 0, 0.8 * x * x + 0.5 * x, torch.expm1(torch.minimum(x, x * 0)) - 0.3 * x)),
+    "an image from pooled features": lambda: Between(lambda x, w: f.conv_transpose2d(
+        x.mean((2, 3), keepdim=True), w).relu(), w=_numbers(WIDTH, 3, 4, 5)),
 }
 
 #: Idioms with parts that need samples whole.

@@ -98,14 +98,20 @@ def convolution(imp: Importer, node: Node) -> str:
     if len(x) == 1 and groups == math.prod(at.kernel) == 1 and not any(at.before + at.after):
         return imp.add(Linear, node, out_features=weight.dims[0], bias=bool(bias))
     kind = _layer(node, "Conv", n)
-    if len(x) == 1:  # an image with one pixel
-        pixel = f"{node.outputs[0]}@pixel"
-        imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(n, 2))
-        node = replace(node, inputs=(pixel, *node.inputs[1:]))
+    node = _of_image(imp, node, n)
     source, padding = _padded(imp, node, at)
     return imp.add(kind, node, [source], out_channels=weight.dims[0], kernel=at.kernel,
                    stride=at.stride, padding=padding, dilation=at.dilation, groups=groups,
                    bias=bool(bias))
+
+
+def _of_image(imp: Importer, node: Node, dimensions: int) -> Node:
+    """The operator of an image with one pixel, if it is one of features."""
+    if len(imp.sample_shape(node)) > 1:
+        return node
+    pixel = f"{node.outputs[0]}@pixel"
+    imp.layer_names[pixel] = imp.add(Expand, node, (), ".pixel", size=(1,) * max(dimensions, 2))
+    return replace(node, inputs=(pixel, *node.inputs[1:]))
 
 
 def transposed(imp: Importer, node: Node) -> str:
@@ -116,6 +122,7 @@ def transposed(imp: Importer, node: Node) -> str:
     if x[0] != weight.dims[0]:
         raise node.error(f"has weights for {weight.dims[0]} channels, but its input has {x[0]}; "
                          "correct --input, or leave it out")
+    node = _of_image(imp, node, n)
     at, extra = _transposed_places(imp, node, weight.dims[2:])
     # the layer cuts off as many pixels at both ends, but adds some at the last: output_padding,
     # which has a limit; a Select cuts off the rest
