@@ -14,7 +14,7 @@ if importlib.util.find_spec("torch") is None:
     pytest.skip("PyTorch is not installed (extra 'oracle')", allow_module_level=True)
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 import hpcpar.torch
@@ -47,14 +47,12 @@ def step_of(model: Any, optimizer: Any, images: Tensor, targets: list[Tensor]) -
     return [y.detach() for y in whole]
 
 
-@pytest.mark.parametrize("strategy", ["data", "spatial"])
-@pytest.mark.parametrize("name", ENDINGS)
-def test_outputs_of_any_shape_train_as_pytorch(name: str, strategy: str) -> None:
-    plain = module(name)
-    model = parallelize(copy.deepcopy(plain), SHAPE, BATCH, strategy)
+def require_equal_steps(plain: Any, shape: tuple[int, ...], strategy: str, **options: Any) -> None:
+    model = parallelize(copy.deepcopy(plain), shape, BATCH, strategy, **options)
     optimizers = [torch.optim.SGD(m.parameters(), 0.5) for m in (plain, model)]
-    images = numbers(1, BATCH, *SHAPE)
-    targets = [numbers(2 + i, *y.shape) for i, y in enumerate(tree_leaves(plain(images)))]
+    images = numbers(1, BATCH, *shape)
+    targets = [numbers(2 + i, *y.shape) for i, y in enumerate(tree_leaves(
+        copy.deepcopy(plain)(images)))]
     for _ in range(2):
         wanted, found = (step_of(m, o, images, targets)
                          for m, o in zip((plain, model), optimizers, strict=True))
@@ -64,6 +62,37 @@ def test_outputs_of_any_shape_train_as_pytorch(name: str, strategy: str) -> None
     state = model.state_dict()
     for key, value in plain.state_dict().items():
         torch.testing.assert_close(state[key], value, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", ["data", "spatial"])
+@pytest.mark.parametrize("name", ENDINGS)
+def test_outputs_of_any_shape_train_as_pytorch(name: str, strategy: str) -> None:
+    require_equal_steps(module(name), SHAPE, strategy)
+
+
+class Decoder(nn.Module):
+    """An image from a vector, as generators and decoders make it."""
+
+    def __init__(self, first: nn.Module, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.first, self.shape, self.norm = first, shape, nn.BatchNorm2d(6)
+        self.up, self.factors = nn.ConvTranspose2d(6, 4, 4, 2, 1), nn.Parameter(torch.ones(4, 1, 1))
+        self.last = nn.Sequential(nn.Upsample(scale_factor=2), nn.Conv2d(4, 3, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.up(self.norm(self.first(x.reshape(-1, *self.shape)).reshape(-1, 6, 3, 4)).relu())
+        return self.last(y * self.factors).tanh()
+
+
+@pytest.mark.parametrize("strategy", ["data", "filter", "spatial"])
+@pytest.mark.parametrize(("first", "shape"), [
+    (nn.Linear(7, 72), (7,)), (nn.ConvTranspose2d(7, 6, (3, 4)), (7, 1, 1))])
+def test_images_from_vectors_train_as_pytorch(first: nn.Module, shape: tuple[int, ...],
+                                              strategy: str) -> None:
+    torch.manual_seed(0)
+    for p in first.parameters():
+        nn.init.normal_(p)
+    require_equal_steps(Decoder(first, shape).double(), (7,), strategy, batch_norm="sync")
 
 
 def test_labels_have_the_pixels_of_a_permuted_output() -> None:

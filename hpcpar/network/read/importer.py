@@ -61,7 +61,7 @@ class Importer:
         self.operations, self.graph, self.operators = operations, graph, operators
         self.loss = loss
         #: Number of image axes in the source; a signal (C, W) has one, but its layers have two.
-        self.dimensions = len(operations.input_dims) - 2
+        self.dimensions = operations.dimensions
         self.layer_names: dict[str, str] = {operations.input: graph.last}
         self.constants: dict[str, Constant] = dict(operations.constants)
         self.readers: dict[str, list[Node]] = {}

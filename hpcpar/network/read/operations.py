@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import isfinite
 from typing import cast
 
@@ -207,6 +208,13 @@ class Operations:
     exact_sharing: bool = False
     channels_last: bool = False
     notes: tuple[str, ...] = ()
+
+    @cached_property
+    def dimensions(self) -> int:
+        """Image axes of the input; of what convolutions read, if the input is features."""
+        weights = (self.constants[node.inputs[1]].dims for node in self.nodes
+                   if node.op in ("Conv", "ConvTranspose") and node.inputs[1] in self.constants)
+        return len(self.input_dims) - 2 or max((len(dims) - 2 for dims in weights), default=0)
 
     def live(self) -> tuple[Node, ...]:
         """The nodes on which the outputs depend, in order."""

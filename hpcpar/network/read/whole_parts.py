@@ -131,7 +131,7 @@ class _Nodes:
 
 def is_regular(call: Called, samples: int, operations: Operations, any_shape: bool = False) -> bool:
     """Whether a call's result is samples of features or images, or with `any_shape` of others."""
-    fits = any_shape or len(call.shape) in (2, len(operations.input_dims))
+    fits = any_shape or len(call.shape) in (2, operations.dimensions + 2)
     return fits and call.real and call.shape[:1] == (samples,) and min(call.shape) > 0
 
 
