@@ -178,8 +178,6 @@ class Pair:
         largest = max((float(grad.abs().max()) for _, grad in known if grad.numel()), default=0.0)
         largest = world().comm.bcast(largest)
         for name, theirs in of_rank_0(known):
-            if name not in ours:
-                continue
             grad = ours[name].grad
             if grad is None:
                 yield f"step {step}: {name} has no gradient"

@@ -64,9 +64,13 @@ class ZooPair(Pair):
     def __init__(self, model: ParallelModule, make: Callable[[], nn.Module],
                  shape: tuple[int, ...]) -> None:
         self.model, self.plan = model, model.plan
-        self.module = make().train() if world().rank == 0 else nn.Identity()
+        trained: list[nn.Module] = [model]
+        self.module: nn.Module = nn.Identity()
+        if world().rank == 0:
+            self.module = make().train()
+            trained.append(self.module)
         self.optimizers = tuple(torch.optim.SGD(each.parameters(), RATE, momentum=0.9)
-                                for each in (model, self.module)[:1 + (world().rank == 0)])
+                                for each in trained)
         for optimizer in self.optimizers:
             optimizer.register_step_pre_hook(bound)
         draw = torch.Generator().manual_seed(1)
@@ -122,9 +126,7 @@ class ZooPair(Pair):
 
 def small_fits(candidate: Candidate) -> bool:
     """Whether the network takes small images; rank 0's answer on all."""
-    if world().rank:
-        return bool(world().comm.bcast(None))
-    return bool(world().comm.bcast(_small_fits(candidate)))
+    return bool(world().comm.bcast(world().rank == 0 and _small_fits(candidate)))
 
 
 def _small_fits(candidate: Candidate) -> bool:

@@ -71,9 +71,9 @@ from tests.whole_programs import attention
 TESTED = "tested"
 #: Convolutions of each number of image axes, for the layers before the tested one.
 CONVS: dict[int, type[Layer]] = {1: Conv1d, 2: Conv2d, 3: Conv3d}
-#: Convolutions with every option.
 #: PReLU.
 SLOPES = (("greater", "x0", 0.0), ("mul", "x0", "w"), ("where", "t0", "x0", "t1"))
+#: Convolutions with every option.
 ANY_2D: dict[str, Any] = {"kernel": (3, 2), "stride": (2, 1), "padding": (1, 1), "dilation": (1, 2)}
 ANY_3D: dict[str, Any] = {"kernel": (2, 3, 2), "stride": (1, 2, 1), "padding": (1, 1, 0),
                           "dilation": (2, 1, 1)}
@@ -211,6 +211,7 @@ def cases(parts: int) -> dict[str, LayerCase]:
             ("square", "x0"), ("add", "t0", 1.0), ("div", "w", "t1"))),
         "slopes": case(Pointwise, parameter=(width,), initial=0.25, steps=SLOPES),
         "one slope": case(Pointwise, parameter=(1,), initial=0.25, steps=SLOPES),
+        "factors": case(Pointwise, parameter=(width,), steps=(("mul", "x0", "w"),)),
         "factors of features": case(Pointwise, 0, parameter=(width + 1,),
                                     steps=(("mul", "x0", "w"),)),
         "addends of volumes": case(Pointwise, 3, parameter=(width,), steps=(("add", "x0", "w"),)),

@@ -58,6 +58,7 @@ from hpcpar.network.layers import (
     Upsample,
     Whole,
 )
+from tests.layer_cases import SLOPES
 from tests.mpi import skips
 from tests.own_layers import Blur, Softplus
 from tests.whole_programs import attention
@@ -297,7 +298,6 @@ def moves() -> Network:
 
 #: Formulas of a parameter.
 FACTORS, ADDENDS = (("mul", "x0", "w"),), (("add", "x0", "w"),)
-SLOPES = (("greater", "x0", 0.0), ("mul", "x0", "w"), ("where", "t0", "x0", "t1"))
 
 
 def channelwise() -> Network:
@@ -329,10 +329,12 @@ def channelwise() -> Network:
     net.add(Mish, "mish")
     net.add(ChannelNorm, "norm2", affine=False)
     net.add(Pointwise, "factor", parameter=(1,), steps=FACTORS)
+    net.add(Pointwise, "addends2", parameter=(6,), initial=0.0, steps=ADDENDS)
     net.add(Flatten, "flat")
     net.add(Linear, "fc1", out_features=7)
     net.add(Pointwise, "slopes3", parameter=(7,), initial=0.25, steps=SLOPES)
     net.add(ChannelNorm, "norm3")
+    net.add(Pointwise, "factor2", parameter=(1,), steps=FACTORS)
     net.add(Pointwise, "addend", parameter=(1,), initial=0.0, steps=ADDENDS)
     net.add(Linear, "fc2", out_features=5)
     net.add(SoftmaxCrossEntropy, "loss")

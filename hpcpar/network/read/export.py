@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 import traceback
 import warnings
@@ -95,7 +96,8 @@ def _quiet() -> Iterator[None]:
 
 def _place(err: Exception) -> str:
     """The last line of the user's code, or of a library of networks, that led to an error."""
-    others = str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<"
+    folders = Path(torch.__file__).parent, Path(__file__).parents[2]
+    others = (*(f"{folder}{os.sep}" for folder in folders), "<")
     frames = [frame for frame in traceback.extract_tb(err.__traceback__)
               if not frame.filename.startswith(others)]
     if not frames:

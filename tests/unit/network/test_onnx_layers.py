@@ -108,7 +108,10 @@ def test_moves_of_values_become_layers(tmp_path: Path) -> None:
                                  nine=np.array([9]), two=np.array([2]), vector=(4, 1, 1),
                                  vector2=(1, 4, 1, 1), vector3=(4, 1, 1)))
     assert crop == Select(crop.name, ("input",), (), (1, 0), (1, 1), (7, 8))
-    assert [layer.parameter for layer in others if isinstance(layer, Pointwise)] == [(4,)] * 3
+    steps = [("mul",), ("add",), ("greater", "mul", "where")]
+    assert [(type(layer), tuple(op for op, *_ in layer.formula)) for layer in others] == [
+        (Pointwise, ops) for ops in steps]
+    assert [layer.weight_shape((4, 7, 8)) for layer in others] == [(4,)] * 3
 
 
 @pytest.mark.parametrize(("op", "options", "layers"), [
