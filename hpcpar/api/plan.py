@@ -236,6 +236,9 @@ def find_plan(asked: PlanArguments) -> PlanResult:
         where = fit(where, net, spec, asked.measured, options)[0]
     if asked.robust is not None and asked.forward_only:
         raise InputError("--robust simulates iterations of training: drop it, or --forward-only")
+    if asked.sizes and asked.strategy != "auto":
+        raise InputError("--sizes finds the best plan of each size: drop it, or --strategy "
+                         f"{asked.strategy}")
     jitter = None if asked.robust is None else jitter_on(where, asked.robust)
     if jitter is not None:
         require_size(asked.ranks)

@@ -94,3 +94,9 @@ def test_sizes_keep_proportions() -> None:
 def test_jitter_of_training_is_refused_for_inference() -> None:
     with pytest.raises(InputError, match="--robust simulates iterations of training"):
         hpcpar.plan("lenet5", 2, 8, robust=0.1, forward_only=True)
+
+
+def test_a_strategy_beside_sizes_is_refused() -> None:
+    with pytest.raises(InputError, match="--sizes finds the best plan of each size: drop it, or "
+                                         "--strategy spatial"):
+        hpcpar.plan("lenet5", 2, 8, strategy="spatial", sizes=[64, 128])
