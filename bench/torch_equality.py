@@ -175,8 +175,8 @@ class Pair:
         executor, ours = self.model.engine.executor, dict(self.model.named_parameters())
         known = [(name, p.grad) for name, p in self.module.named_parameters()
                  if p.grad is not None] if world().rank == 0 else []
-        largest = max((float(grad.abs().max()) for _, grad in known if grad.numel()), default=0.0)
-        largest = world().comm.bcast(largest)
+        most = max((largest(_reals(grad)) for _, grad in known if grad.numel()), default=0.0)
+        most = world().comm.bcast(most)
         for name, theirs in of_rank_0(known):
             grad = ours[name].grad
             if grad is None:
@@ -184,7 +184,7 @@ class Pair:
                 continue
             part = tensors.own_part(executor, self.model.tensor_places[name], theirs)
             yield from differs(f"step {step}: gradient of {name}", grad,
-                               torch.from_numpy(part.copy()).reshape(grad.shape), 1e-3 * largest)
+                               torch.from_numpy(part.copy()).reshape(grad.shape), 1e-3 * most)
 
 
 def of_rank_0(known: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
@@ -204,11 +204,17 @@ def _reals(value: Tensor) -> Tensor:
     return torch.view_as_real(value) if value.is_complex() else value.double()
 
 
+def largest(values: Tensor) -> float:
+    """The largest absolute value, without a copy."""
+    low, high = map(float, values.aminmax())
+    return max(-low, high)
+
+
 def differs(what: str, got: Tensor, wanted: Tensor, least: float) -> Iterator[str]:
     if got.shape != wanted.shape:
         yield f"{what} has shape {tuple(got.shape)} instead of {tuple(wanted.shape)}"
     elif wanted.numel():
-        off = float((got - wanted).abs().max()) / max(float(wanted.abs().max()), least, 1e-30)
+        off = largest(got - wanted) / max(largest(wanted), least, 1e-30)
         if not off <= TOLERANCE:
             yield f"{what} is off by {off:.1e}"
 

@@ -6,13 +6,14 @@ take them, and without random numbers; ``--first`` goes on after a job that ende
 steps in float64 under `auto` and under a random plan: losses, gradients and the state at the end
 are compared with PyTorch's. Steps are short (`RATE`, `bound`), so that rounding does not grow from
 one to the next; "rounding" says that PyTorch alone differs by a tenth as much or more from itself
-where images change by 1e-15. Prints a line for each network, and a count.
+where images and results of layers change by 1e-15. Prints a line for each network, and a count.
 """
 
 from __future__ import annotations
 
 import argparse
 import collections
+import gc
 import os
 import re
 import sys
@@ -30,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 from torch.nn import functional  # noqa: E402
-from torch.utils._pytree import tree_leaves  # noqa: E402
+from torch.utils._pytree import tree_leaves, tree_map  # noqa: E402
 
 import hpcpar.torch  # noqa: E402
 from bench.torch_equality import Pair, plan_of  # noqa: E402
@@ -38,6 +39,7 @@ from bench.zoo import ZOOS, own_shape, prepared  # noqa: E402
 from bench.zoo_list import Candidate, digest  # noqa: E402
 from hpcpar.comm.world import world  # noqa: E402
 from hpcpar.errors import InputError  # noqa: E402
+from hpcpar.plan.plan import Plan  # noqa: E402
 from hpcpar.torch.model import ParallelModule  # noqa: E402
 from tests.mpi.sharing import Patient  # noqa: E402
 
@@ -100,18 +102,25 @@ class ZooPair(Pair):
     def _rows(self, labels: Any, rows: slice) -> Any:
         return [each[rows] for each in labels]
 
-
     def rounding(self, module: nn.Module, other: nn.Module) -> float:
-        """The largest relative difference of gradients between PyTorch and PyTorch with images
-        changed by 1e-15.
+        """The largest relative difference of gradients between PyTorch and PyTorch with the images
+        and the results of all its layers changed by 1e-15.
         """
         draw, found = torch.Generator().manual_seed(2), 0.0
+
+        def changed(value: Any) -> Any:
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                return value
+            return value * (1 + 1e-15 * torch.randn(value.shape, dtype=value.dtype, generator=draw))
+
+        for layer in other.modules():
+            if not [*layer.children()]:
+                layer.register_forward_hook(lambda _, given, y: tree_map(changed, y))
         optimizers = [torch.optim.SGD(each.parameters(), RATE, momentum=0.9)
                       for each in (module, other)]
         for images, labels in zip(self.images, self.labels, strict=True):
-            noise = 1e-15 * torch.randn(images.shape, dtype=images.dtype, generator=draw)
             self.loss(module(images), labels, None, None).backward()
-            self.loss(other(images * (1 + noise)), labels, None, None).backward()
+            self.loss(other(changed(images)), labels, None, None).backward()
             pairs = [(p.grad, q.grad) for p, q in zip(module.parameters(), other.parameters(),
                                                       strict=True)
                      if p.grad is not None and q.grad is not None and p.numel()]
@@ -139,19 +148,23 @@ def _small_fits(candidate: Candidate) -> bool:
 
 def faults(candidate: Candidate, seed: int) -> list[str]:
     """The first differences under each plan."""
-    found, small = [], small_fits(candidate)
+    small = small_fits(candidate)
     make = partial(prepared, candidate, small)
     shape = candidate.small if small else candidate.shape or own_shape(make())
     model = hpcpar.torch.parallelize(make(), shape, BATCH, "auto", batch_norm="sync")
-    plan = plan_of(model.engine.network, BATCH, world().size, seed)
-    for name in ("auto", "random"):
-        if name == "random":
-            model = ParallelModule(make(), model._traced, plan, world(), 0)
-        pair = ZooPair(model, make, shape)
-        found += [f"{name}: {fault}" for fault in pair.faults()]
+    trace, plans = model._traced, {"auto": model.plan, "random": plan_of(
+        model.engine.network, BATCH, world().size, seed)}
+    del model
+
+    def pair(plan: Plan) -> ZooPair:
+        gc.collect()  # of large networks, one model at a time fits into the memory
+        return ZooPair(ParallelModule(make(), trace, plan, world(), 0), make, shape)
+
+    found = [f"{name}: {fault}" for name, plan in plans.items() for fault in pair(plan).faults()]
     if any(world().comm.allgather(bool(found))):
+        compared = pair(plans["auto"])
         alone = world().rank == 0
-        of_pytorch = world().comm.bcast(pair.rounding(make(), make()) if alone else 0.0)
+        of_pytorch = world().comm.bcast(compared.rounding(make(), make()) if alone else 0.0)
         off = [float(number) for number in re.findall(r"off by (\S+)", " ".join(found))]
         if len(off) == len(found) and max(off, default=0.0) <= 10 * of_pytorch:
             return [f"rounding: {max(off, default=0.0):.1e}, PyTorch's {of_pytorch:.1e}"]
