@@ -6,6 +6,7 @@ import inspect
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import cache
 from typing import Any
 
 import torch
@@ -19,14 +20,27 @@ from hpcpar.errors import InputError, on_all_ranks
 STEPS, TOLERANCE = 3, 1e-6
 
 
+#: Models whose plans cut weights, and the optimizers that passed for each. One hook serves all: a
+#: hook of its own would end with its model, maybe while PyTorch calls the hooks.
+_checked: weakref.WeakKeyDictionary[nn.Module, weakref.WeakSet[Optimizer]] = (
+    weakref.WeakKeyDictionary())
+
+
 def refuse_mixing(model: nn.Module) -> None:
     """From now on, check each optimizer of the model's parameters at its first step."""
-    alive, passed = weakref.ref(model), weakref.WeakSet[Optimizer]()
+    _checked[model] = weakref.WeakSet()
+    _register()
 
-    def check(optimizer: Optimizer, args: Any, options: Any) -> None:
-        model = alive()
-        if model is None or optimizer in passed:
-            return
+
+@cache
+def _register() -> None:
+    register_optimizer_step_pre_hook(_check)
+
+
+def _check(optimizer: Optimizer, args: Any, options: Any) -> None:
+    for model, passed in [*_checked.items()]:
+        if optimizer in passed:
+            continue
         own = {id(p) for p in model.parameters()}
         stepped = [p for group in optimizer.param_groups for p in group["params"]]
         if any(id(p) in own for p in stepped) and mixes(optimizer):
@@ -35,8 +49,6 @@ def refuse_mixing(model: nn.Module) -> None:
                 "too, but this plan cuts them over ranks: plan with plan='data', or use an "
                 "optimizer that updates each weight by itself, as SGD and AdamW do"))
         passed.add(optimizer)
-
-    weakref.finalize(model, register_optimizer_step_pre_hook(check).remove)
 
 
 def mixes(optimizer: Optimizer) -> bool:
