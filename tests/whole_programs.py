@@ -27,7 +27,7 @@ def attention(sample: Shape, drop: float = 0.0) -> dict[str, Any]:
     calls.append(("aten.reshape.default", {"self": f"%t{len(calls) - 1}",
                                            "shape": [{"samples": 1}, *sample]}))
     return {"program": json.dumps({"inputs": [sample], "calls": calls, "constants": [],
-                                   "drops": [bool(drop), math.prod(sample)]}),
+                                   "drops": [bool(drop), math.prod(sample)], "state": []}),
             "output": sample, "kept_items": 6 * math.prod(sample),
             "sample_flops": 2.0 * channels * math.prod(sample),
             "tensors": (((channels, channels), 0.0, 0.5), ((channels, 1), 0.5, 0.1))}

@@ -1,9 +1,10 @@
 """Parts of PyTorch modules as data: calls of PyTorch's operators by name, and how they run.
 
 A program is a JSON object: ``inputs``, the shape of a sample of each input; ``calls``, a list of
-[operator, arguments by name]; ``constants``; and ``drops``, the number of dropouts and noises and
-the largest number of values of a sample in one. In arguments, "%x0" is an input, "%w0" a tensor of
-weights, "%c0" a constant, "%t0" the result of a call; {"samples": 2} is twice the number of
+[operator, arguments by name]; ``constants``; ``drops``, the number of dropouts and noises and the
+largest number of values of a sample in one; and ``state``, the weights that are state, each with
+the call that computes its new values in training. In arguments, "%x0" is an input, "%w0" a tensor
+of weights, "%c0" a constant, "%t0" the result of a call; {"samples": 2} is twice the number of
 samples. The last result is the output. Only operators that compute are called: a program from a
 file runs no code of the file.
 """
@@ -72,15 +73,22 @@ class AtenProgram:
             for kind, shape, values in data["constants"]]
         self.inputs: list[Shape] = [tuple(shape) for shape in data["inputs"]]
         self.drops: tuple[int, int] = tuple(data["drops"])
+        self._state = {int(call): int(weight) for weight, call in data["state"]}
 
     def __call__(self, inputs: Sequence[Tensor], weights: Sequence[Tensor],
-                 drop: Drop | None = None, noise: Noise | None = None) -> Tensor:
-        """The output of samples; `drop` is None in evaluation. Without `noise`, PyTorch draws."""
+                 drop: Drop | None = None, noise: Noise | None = None,
+                 changes: bool = False) -> Tensor:
+        """The output of samples; `drop` is None in evaluation. Without `noise`, PyTorch draws.
+
+        With `changes`, weights that are state get their new values; else they have them already.
+        """
         first = inputs[0]
         run = _Run(len(first), first.dtype, first.device)
         xs = [x.reshape(-1, *shape) for x, shape in zip(inputs, self.inputs, strict=True)]
         for letter, tensors in ("x", xs), ("w", weights), ("c", self._constants):
             run.known |= {f"%{letter}{i}": run.placed(t) for i, t in enumerate(tensors)}
+        if changes:  # the backward pass may read the old values
+            run.known |= {f"%w{i}": run.known[f"%w{i}"].clone() for i in self._state.values()}
         number = 0
         for i, (name, function, given) in enumerate(self._calls):
             arguments = {key: run.value(value) for key, value in given.items()}
@@ -104,7 +112,11 @@ class AtenProgram:
                 result = _scattered(function, **arguments)
             else:
                 result = function(**arguments)
+            if i in self._state and not changes:
+                result = run.known[f"%w{self._state[i]}"].detach()
             run.known[f"%t{i}"] = result
+        for call, weight in self._state.items() if changes else ():
+            weights[weight].data.copy_(run.known[f"%t{call}"])  # the gradient reads none of it
         return cast(Tensor, result)
 
 

@@ -23,10 +23,12 @@ class Modes:
         self._parts = [(layer, *_module_of(layer.name, modules)) for layer in network.layers
                        if layer.random or layer.statistics == "batch"]
         rests = {part for layer, _, part in self._parts if not layer.whole_samples}
-        #: Dropout of parts that run whole, in one mode.
+        owners = {name.rpartition(".")[0] for name in traced.state}
+        drops = any(layer.whole_samples for layer, _, _ in self._parts)
+        #: Dropout and owners of state in parts that run whole, in one mode.
         self._whole = [(path, part) for path, part in model.named_modules()
-                       if _drops(part) and part not in rests] if any(
-            layer.whole_samples for layer, _, _ in self._parts) else []
+                       if path in owners or (drops and _drops(part) and part not in rests)]
+        self._state = min(traced.state, default="")
         self._parts = [each for each in self._parts if not each[0].whole_samples]
 
     def require_evaluation(self) -> Evaluation:
@@ -52,9 +54,12 @@ class Modes:
         Raises
         ------
         InputError
-            Statistics are averaged over all batches (momentum=None), but by micro-batch; or dropout
-            rests in a part that runs whole.
+            Statistics are averaged over all batches (momentum=None), or a part that runs whole has
+            state, but a batch has micro-batches; or dropout rests in a part that runs whole.
         """
+        if self._state and microbatches > 1:
+            raise InputError(f"'{self._state}' changes once in a batch, but a batch has "
+                             f"{microbatches} micro-batches: plan with microbatches=1")
         for path, part in self._whole:
             if not part.training:
                 raise InputError(f"'{path}' is in evaluation mode and the model in training mode, "

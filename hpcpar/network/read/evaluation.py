@@ -38,19 +38,23 @@ class Evaluation:
     structure: object
 
 
-def results(operations: Operations, trace: TracedCalls, training: bool) -> dict[str, Result]:
+def results(operations: Operations, trace: TracedCalls, training: bool,
+            state: Collection[str] = ()) -> dict[str, Result]:
     """How each tensor is computed from the input and the stored tensors.
 
     In a trace of `training`, dropout, random factors of samples and the statistics of
     normalizations count as in an evaluation by the plan. In a trace of evaluation they count as
-    the module has them, which may drop or take a batch's statistics there, too.
+    the module has them, which may drop or take a batch's statistics there, too. A new value of a
+    `state` counts as the stored one.
     """
+    stored = {new: (name, 1.0) for name in state
+              for new in (trace.states[name], trace.changed[name])}
     found: dict[str, Result] = {trace.input: ("input", 1.0)}
     factors = {name: constant.kept * (1 - constant.drops)
                for name, constant in operations.constants.items() if constant.kept and training}
     for name, call in trace.calls.items():
         modes = set() if training else _modes(call)
-        found[name] = _result(call, found, factors, modes)
+        found[name] = stored.get(name) or _result(call, found, factors, modes)
     return found
 
 

@@ -387,7 +387,8 @@ class Importer:
                   frozen: Sequence[bool], **options: Option) -> str:
         """Add a part of a module; `weights` are the module's tensors, `frozen` ones not trained."""
         self._weights_of[node.outputs[0]] = weights
-        if any(frozen):
-            mixed = not (all(frozen) or self.loss.outside)  # there, the user's optimizer decides
-            self._trained[node.outputs[0]] = "otherwise" if mixed else "frozen"
+        if weights and all(frozen):
+            self._trained[node.outputs[0]] = "frozen"
+        elif any(frozen) and not self.loss.outside:  # there, the user's optimizer decides
+            self._trained[node.outputs[0]] = "otherwise"
         return self.add(Whole, node, sources, suffix="", **options)

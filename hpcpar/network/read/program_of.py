@@ -40,7 +40,7 @@ ROUNDING = 1e-4
 
 
 def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], samples: int,
-            inputs: Mapping[str, Shape], output: str) -> ProgramText:
+            inputs: Mapping[str, Shape], output: str, states: Mapping[str, str]) -> ProgramText:
     """The program that computes a tensor from others.
 
     Parameters
@@ -53,6 +53,8 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
         Samples of the trace, a prime number: an argument that it divides counts samples.
     inputs : dict
         Shape of a sample of each input.
+    states : dict
+        Buffers that the calls change, and the results with their new values.
 
     Raises
     ------
@@ -69,11 +71,12 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
     lines: list[tuple[str, Mapping[str, object]]] = []
     complex_ = {name for name, tensor in stored.items() if tensor.is_complex()}
     # complex weights first: each is a view of pairs of reals, which must begin at an even place
-    for name in sorted(reached(calls, inputs, output), key=lambda name: name not in complex_):
+    for name in sorted(dict.fromkeys((*states, *reached(calls, inputs, output))),
+                       key=lambda name: name not in complex_):
         if name in stored:
             tensor = stored[name].detach().cpu()
-            if isinstance(stored[name], torch.nn.Parameter) and (
-                    tensor.is_floating_point() or name in complex_):
+            if name in states or (isinstance(stored[name], torch.nn.Parameter) and (
+                    tensor.is_floating_point() or name in complex_)):
                 names[name] = f"%w{len(weights)}"
                 weights.append(name)
                 if name in complex_:
@@ -126,10 +129,12 @@ def written(calls: Mapping[str, Called], stored: Mapping[str, torch.Tensor], sam
                          f"{MOST_BYTES >> 20} MiB are stored with a network: make them parameters "
                          "with requires_grad=False")
     data = {"inputs": [*inputs.values()], "calls": lines, "constants": constants,
-            "drops": [len(drops), max(drops, default=0)]}
+            "drops": [len(drops), max(drops, default=0)],
+            "state": [(int(names[name][2:]), int(names[new][2:])) for name, new in states.items()]}
     return ProgramText(json.dumps(data), tuple(weights), [
         torch.view_as_real(stored[name]) if name in complex_ else stored[name]
-        for name in weights], tuple(name for name in names if names[name].startswith("%c")))
+        for name in weights], tuple(name for name in names if names[name].startswith("%c")),
+        tuple(states))
 
 
 def _is_random(operator: str) -> bool:

@@ -81,6 +81,8 @@ class TracedModule:
         Parameters and buffers on which the outputs depend.
     held : frozenset of str
         Buffers whose numbers parts that run whole hold.
+    state : frozenset of str
+        Buffers that parts that run whole change in training.
     results : dict
         How the module computes each tensor.
     returned : tuple of str
@@ -97,6 +99,7 @@ class TracedModule:
     structure: object
     read: frozenset[str] = frozenset()
     held: frozenset[str] = frozenset()
+    state: frozenset[str] = frozenset()
     results: Mapping[str, Result] = field(default_factory=dict)
     returned: tuple[str, ...] = ()
     evaluation: Evaluation | str = "the module was not traced in evaluation mode"
@@ -129,11 +132,12 @@ def traced(module: Module, shape: Shape, loss: type[Loss]) -> TracedModule:
                                           trace)
     read = frozenset(name for output in operations.outputs
                      for name in reached(trace.calls, (), output) if name in trace.stored)
-    held = frozenset(name for layer in network.layers if layer.name in trace.parts
-                     for name in trace.parts[layer.name][1].held)
-    return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held,
-                        results(operations, trace, training=True), operations.outputs,
-                        unlike=trace.refusal(type(module).__name__, operations.outputs))
+    parts = [trace.parts[layer.name][1] for layer in network.layers if layer.name in trace.parts]
+    held = frozenset(name for part in parts for name in part.held)
+    state = frozenset(name for part in parts for name in part.state)
+    return TracedModule(network, tuple(shape), tuple(outputs), structure, read, held, state,
+                        results(operations, trace, True, state), operations.outputs,
+                        unlike=trace.refusal(type(module).__name__, operations.outputs, state))
 
 
 def _trace(module: Module, shape: Shape, training: bool = True
@@ -148,7 +152,8 @@ def _trace(module: Module, shape: Shape, training: bool = True
     reader = _Reader(program, module, name)
     operations = reader.read()
     trace = TracedCalls(reader.calls, reader.values, SAMPLES, operations.input, shape,
-                        own_gradients=own_gradients, changed=reader.stored_changes())
+                        own_gradients=own_gradients, changed=reader.stored_changes(),
+                        states=reader.states())
     return operations, trace, program.call_spec.out_spec
 
 
@@ -195,10 +200,24 @@ class _Reader(TracedTensors):
                           (None, *self.shapes[self.input]), names, self.shapes,
                           exact_sharing=True)
 
-    def stored_changes(self) -> tuple[str, ...]:
-        """The parameters and buffers that get new values, but for counts of batches."""
-        names = (self._stored.get(name, "") for name in self.changed)
-        return tuple(n for n in names if n and not n.endswith("num_batches_tracked"))
+    def stored_changes(self) -> dict[str, str]:
+        """The parameters and buffers that get new values, but for counts of batches, and these."""
+        return {name: self.tensors[fx] for fx in self.program.graph.find_nodes(op="placeholder")
+                if (name := self._stored.get(fx.name, "")) and fx.name in self.changed
+                and not name.endswith("num_batches_tracked")}
+
+    def states(self) -> dict[str, str]:
+        """The buffers of real numbers in the module's state whose new values are constants."""
+        return {name: self._copied(new) for name, new in self.stored_changes().items()
+                if new in self.constants and self.values[name].is_floating_point()
+                and name not in self._unsaved | self._origins.keys()}
+
+    def _copied(self, new: str) -> str:
+        """The tensor whose copy a new value is, where it is one; others may read it, too."""
+        call = self.calls[new]
+        source = self.calls.get(str(call.values.get("self")))
+        same = source is not None and source.shape == call.shape
+        return str(call.values["self"]) if same and "expand" in call.operator else new
 
     def _placeholder(self, fx: FxNode) -> None:
         """The images, or a stored tensor."""

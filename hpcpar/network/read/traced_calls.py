@@ -38,6 +38,8 @@ class ProgramText:
     weights: tuple[str, ...]
     tensors: list[torch.Tensor] = field(default_factory=list)
     held: tuple[str, ...] = ()
+    #: Buffers among its weights, which training changes.
+    state: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,13 +60,19 @@ class TracedCalls:
     parts: dict[str, tuple[Node, ProgramText]] = field(default_factory=dict)
     #: Names of functions whose gradients are not known to be usual ones (`own_gradients.py`).
     own_gradients: tuple[str, ...] = ()
-    #: Stored tensors that the module changes, besides counts of batches and running statistics.
-    changed: tuple[str, ...] = ()
+    #: Stored tensors that the module changes, besides counts of batches and running statistics, and
+    #: the tensors with their new values.
+    changed: Mapping[str, str] = field(default_factory=dict)
+    #: Those that do not depend on the images, which a part of the module can keep as its state.
+    states: Mapping[str, str] = field(default_factory=dict)
 
-    def refusal(self, module: str, outputs: Collection[str] = ()) -> str:
-        """Why a run would not train as the module with these outputs; empty where it would."""
-        if self.changed:
-            return (f"module '{module}': its forward pass changes {_listed(self.changed)}, which a "
+    def refusal(self, module: str, outputs: Collection[str] = (), kept: Collection[str] = ()
+                ) -> str:
+        """Why a run would not train as the module with these outputs, where parts keep some tensors
+        as their state; empty where it would.
+        """
+        if lost := [name for name in self.changed if name not in kept]:
+            return (f"module '{module}': its forward pass changes {_listed(lost)}, which a "
                     "run would leave as they are; change them in the training loop, after each "
                     "step")
         if without := self._without_gradients(outputs):
@@ -85,6 +93,19 @@ class TracedCalls:
                        for given in ((), ends))
         return sorted(name for name in read - reach if name in self.stored
                       and self.stored[name].requires_grad)
+
+    def states_of(self, part: Collection[str], constants: Collection[str]) -> dict[str, str]:
+        """The states whose new values a part reads, and that no other call on images reads."""
+        return {name: new for name, new in self.states.items()
+                if new in part and self._readers({name, new}, constants) <= {*part}}
+
+    def _readers(self, names: set[str], constants: Collection[str]) -> set[str]:
+        """The calls on images that read some tensors, also through calls on constants alone."""
+        behind, found = {*names}, set[str]()
+        for result, call in self.calls.items():
+            if not behind.isdisjoint(read_by(call)):
+                (behind if result in constants else found).add(result)
+        return found
 
     def shape(self, name: str) -> Shape:
         """Shape of a sample of a tensor."""

@@ -51,7 +51,8 @@ class WholeOp(Operator):
         with torch.set_grad_enabled(training):
             xs = [self._tensor(x).requires_grad_(training) for x in self.blocks.xs]
             ws = [w.requires_grad_(training) for w in self._weights()]
-            y = self._program(xs, ws, self._drop if training else None, self._noise)
+            y = self._program(xs, ws, self._drop if training else None, self._noise,
+                              changes=training and not self.ctx.recomputes)
             y = y.reshape(-1, *self.layer.output)[self._own]
         self._graph = (xs, ws, y) if training else None
         self.y[...] = self._array(y)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcpar.network import from_torch
-from hpcpar.network.layers import MeanSquaredError
+from hpcpar.network.layers import MeanSquaredError, Outputs
 from hpcpar.network.read.torch_module import traced
 
 SHAPE = (2, 12, 12)
@@ -80,6 +80,40 @@ def test_a_part_without_gradients_is_named_unless_frozen() -> None:
     taught = Taught()
     taught.teacher.requires_grad_(False)
     assert traced(taught, SHAPE, MeanSquaredError).unlike == ""
+
+
+class Scaled(nn.Module):
+    """Weights times a buffer that shrinks in each step; one of several things is unusual."""
+
+    def __init__(self, what: str = "", kind: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.first, self.last, self.what = nn.Conv2d(2, 4, 3), nn.Conv2d(4, 2, 3), what
+        self.register_buffer("gain", torch.tensor(4, dtype=kind), persistent=what != "unsaved")
+
+    def forward(self, x: Tensor) -> Tensor:
+        old = self.gain.clone()
+        if self.training:
+            self.gain.div_(2, rounding_mode="trunc" if self.what == "whole number" else None)
+        gain = old if self.what == "not read" else self.gain
+        y = nn.functional.conv2d(self.first(x), self.last.weight * gain, self.last.bias)
+        return y * gain if self.what == "read by two parts" else y
+
+
+UNUSUAL = {"unsaved": torch.float32, "whole number": torch.int64, "not read": torch.float32,
+           "read by two parts": torch.float32}
+
+
+def test_a_buffer_that_one_part_changes_is_its_state() -> None:
+    """Where the user writes the loop; a command's optimizer would change it, too."""
+    found = traced(Scaled(), SHAPE, Outputs)
+    assert not found.unlike and found.state == {"gain"}
+    assert "forward pass changes 'gain'" in traced(Scaled(), SHAPE, MeanSquaredError).unlike
+
+
+@pytest.mark.parametrize("what", UNUSUAL)
+def test_other_changed_buffers_are_named(what: str) -> None:
+    found = traced(Scaled(what, UNUSUAL[what]), SHAPE, Outputs)
+    assert "forward pass changes 'gain'" in found.unlike and not found.state
 
 
 def test_normalized_spectra_are_planned_with_a_note() -> None:

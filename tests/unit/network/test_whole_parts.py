@@ -46,7 +46,7 @@ def test_attention_with_dropout_of_nothing_equals_pytorchs(options: dict[str, An
                                   "os.system", "aten.relu", "prims.abs.default"])
 def test_only_operators_that_compute_are_called(name: str) -> None:
     text = json.dumps({"inputs": [[2]], "calls": [[name, {"self": "%x0"}]], "constants": [],
-                       "drops": [0, 0]})
+                       "drops": [0, 0], "state": []})
     with pytest.raises(InputError, match="that only computes; read the network again from"):
         AtenProgram(text)
 
