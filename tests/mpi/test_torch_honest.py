@@ -269,7 +269,7 @@ class Standardized(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.conv(x - self.mean) + self.both
-        tokens = (x.cumsum(2) * self.both).flatten(2).transpose(1, 2) + self.table
+        tokens = x.cumsum(2).flatten(2).transpose(1, 2) + self.both.flatten() + self.table
         return self.attention(tokens, tokens, tokens, need_weights=False)[0].mean(1)
 
 
