@@ -87,8 +87,6 @@ class AtenProgram:
         xs = [x.reshape(-1, *shape) for x, shape in zip(inputs, self.inputs, strict=True)]
         for letter, tensors in ("x", xs), ("w", weights), ("c", self._constants):
             run.known |= {f"%{letter}{i}": run.placed(t) for i, t in enumerate(tensors)}
-        if changes:  # the backward pass may read the old values
-            run.known |= {f"%w{i}": run.known[f"%w{i}"].clone() for i in self._state.values()}
         number = 0
         for i, (name, function, given) in enumerate(self._calls):
             arguments = {key: run.value(value) for key, value in given.items()}
@@ -116,7 +114,7 @@ class AtenProgram:
                 result = run.known[f"%w{self._state[i]}"].detach()
             run.known[f"%t{i}"] = result
         for call, weight in self._state.items() if changes else ():
-            weights[weight].data.copy_(run.known[f"%t{call}"])  # the gradient reads none of it
+            weights[weight].data.copy_(run.known[f"%t{call}"])  # no gradient reads old values
         return cast(Tensor, result)
 
 

@@ -94,10 +94,16 @@ class TracedCalls:
         return sorted(name for name in read - reach if name in self.stored
                       and self.stored[name].requires_grad)
 
-    def states_of(self, part: Collection[str], constants: Collection[str]) -> dict[str, str]:
-        """The states whose new values a part reads, and that no other call on images reads."""
+    def states_of(self, inputs: Collection[str], output: str, constants: Collection[str]
+                  ) -> dict[str, str]:
+        """The states that the part between some tensors reads after their change, not before, and
+        that no other call on images reads.
+        """
+        part = {*reached(self.calls, inputs, output)}
+        unchanged = reached(self.calls, {*inputs, *self.states.values()}, output)
         return {name: new for name, new in self.states.items()
-                if new in part and self._readers({name, new}, constants) <= {*part}}
+                if new in part and name not in unchanged
+                and self._readers({name, new}, constants) <= part}
 
     def _readers(self, names: set[str], constants: Collection[str]) -> set[str]:
         """The calls on images that read some tensors, also through calls on constants alone."""

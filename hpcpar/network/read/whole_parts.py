@@ -229,10 +229,9 @@ def whole_layer(trace: TracedCalls, importer: Importer, node: Node) -> str:
 
     shapes = {name: trace.shape(name) for name in node.inputs}
     try:
-        inside = reached(trace.calls, shapes, node.outputs[0])
-        states = trace.states_of(inside, importer.operations.constants)
-        program = written(trace.calls, trace.stored, trace.samples, shapes, node.outputs[0],
-                          states if importer.loss.outside else {})
+        states = trace.states_of(shapes, node.outputs[0], importer.operations.constants
+                                 ) if importer.loss.outside else {}
+        program = written(trace.calls, trace.stored, trace.samples, shapes, node.outputs[0], states)
         key = program.text, program.weights
         if key not in trace.measured:
             trace.measured[key] = layer_options(program, trace.shape(node.outputs[0]))

@@ -95,12 +95,13 @@ class Scaled(nn.Module):
         if self.training:
             self.gain.div_(2, rounding_mode="trunc" if self.what == "whole number" else None)
         gain = old if self.what == "not read" else self.gain
+        gain = gain + old if self.what == "read before, too" else gain
         y = nn.functional.conv2d(self.first(x), self.last.weight * gain, self.last.bias)
         return y * gain if self.what == "read by two parts" else y
 
 
 UNUSUAL = {"unsaved": torch.float32, "whole number": torch.int64, "not read": torch.float32,
-           "read by two parts": torch.float32}
+           "read by two parts": torch.float32, "read before, too": torch.float32}
 
 
 def test_a_buffer_that_one_part_changes_is_its_state() -> None:
