@@ -63,7 +63,7 @@ class TracedCalls:
     #: Stored tensors that the module changes, besides counts of batches and running statistics, and
     #: the tensors with their new values.
     changed: Mapping[str, str] = field(default_factory=dict)
-    #: Those that do not depend on the images, which a part of the module can keep as its state.
+    #: Those whose new values do not depend on the images: a part can keep them as its state.
     states: Mapping[str, str] = field(default_factory=dict)
 
     def refusal(self, module: str, outputs: Collection[str] = (), kept: Collection[str] = ()
